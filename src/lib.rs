@@ -1,1 +1,8 @@
+//! remote-collab makes Claude Code remotely callable.
+//!
+//! Remote systems POST tasks and messages to a hub; the hub pushes them over one WebSocket to a daemon on the
+//! developer's machine; the daemon keeps them in a durable queue, hands them to live sessions through hooks, and
+//! starts headless runs where no session is open. `ARCHITECTURE.md` is the map; the modules stand here in the order
+//! in which they may import each other.
 
+pub mod domain;
