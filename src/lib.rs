@@ -5,4 +5,6 @@
 //! starts headless runs where no session is open. `ARCHITECTURE.md` is the map; the modules stand here in the order
 //! in which they may import each other.
 
+pub mod core;
 pub mod domain;
+pub mod wire;
