@@ -7,4 +7,5 @@
 
 pub mod core;
 pub mod domain;
+pub mod local;
 pub mod wire;
