@@ -5,7 +5,9 @@
 //! starts headless runs where no session is open. `ARCHITECTURE.md` is the map; the modules stand here in the order
 //! in which they may import each other.
 
+pub mod auth;
 pub mod core;
 pub mod domain;
 pub mod local;
+pub mod telemetry;
 pub mod wire;
