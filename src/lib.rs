@@ -7,6 +7,7 @@
 
 pub mod auth;
 pub mod core;
+pub mod delivery;
 pub mod domain;
 pub mod hook;
 pub mod local;
