@@ -20,6 +20,7 @@
 //! | `fence` | how remote text is shown to the model |
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
+pub mod claims;
 pub mod planner;
 mod reason;
 mod snapshot;
