@@ -8,6 +8,7 @@
 pub mod auth;
 pub mod core;
 pub mod delivery;
+pub mod daemon;
 pub mod domain;
 pub mod hook;
 pub mod local;
