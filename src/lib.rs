@@ -6,6 +6,7 @@
 //! in which they may import each other.
 
 pub mod auth;
+pub mod claude;
 pub mod core;
 pub mod delivery;
 pub mod daemon;
