@@ -20,7 +20,9 @@
 //! | `fence` | how remote text is shown to the model |
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
+pub mod budget;
 pub mod claims;
+pub mod fence;
 pub mod planner;
 mod reason;
 mod snapshot;
