@@ -12,6 +12,7 @@ pub mod delivery;
 pub mod daemon;
 pub mod domain;
 pub mod hook;
+pub mod hub;
 pub mod local;
 pub mod telemetry;
 pub mod wire;

@@ -1,0 +1,3 @@
+//! The Memory Hub.
+
+pub mod store;

@@ -1,0 +1,4 @@
+//! Pure contracts: laws that hold for every implementation, golden frames, layer order.
+#![allow(clippy::unwrap_used, reason = "a failed wait or step is a failed test")]
+
+mod store;
