@@ -1,4 +1,11 @@
-//! The device's side of the link.
+//! The device's side of the link: the words it shares with its shell. The machine itself is [`LinkClient`].
+//!
+//! The shell's part of the contract:
+//! - outputs are carried out in order; after [`Output::Close`] or a new [`Output::Dial`] nothing of the older transport
+//!   is fed in any more (its late frames and its close are dropped);
+//! - [`Output::Close`] while a dial is under way abandons the dial;
+//! - every [`Output::LoadReports`] is answered by one [`Input::Reports`], also when it is empty;
+//! - [`Input::Stored`] may be coalesced, and may come late: it is a fact about the queue, not about a connection.
 
 use crate::domain::{
     Cursor, Envelope, Epoch, InstanceId, ProjectInfo, Report, Seq, SessionInfo, WallMs,
@@ -6,6 +13,17 @@ use crate::domain::{
 use crate::wire::{CloseCode, DeviceFrame, RejectedReport};
 
 use super::retry::Retry;
+
+mod machine;
+mod outbox;
+mod status;
+
+pub(crate) use machine::cut;
+#[cfg(test)]
+mod tests;
+
+pub use machine::{ClientConfig, LinkClient};
+pub use status::Status;
 
 /// The link's state, under the names used in `status`, logs and metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -50,8 +68,10 @@ pub enum DialFailure {
         code: String,
         /// What the hub said.
         message: String,
-        /// The hub's time, Unix ms, with `clock_skew`.
-        hub_now: Option<WallMs>,
+        /// Hub time minus local time when the answer came, ms, with `clock_skew`: the machine knows no wall clock.
+        hub_offset_ms: Option<i64>,
+        /// `retry_after_s` of the problem, or `Retry-After`, seconds.
+        retry_after_s: Option<u64>,
     },
     /// An HTTP status without one of our codes: an edge in between.
     Edge {
@@ -181,6 +201,12 @@ pub enum Output {
         through_n: u64,
         /// The refused ones.
         rejected: Vec<RejectedReport>,
+    },
+    /// The hub holds more reports of this outbox instance than the outbox ever numbered (an older copy was put back): give
+    /// the waiting rows, in order, the numbers after `after_n`, then feed [`Input::OutboxGrew`].
+    RenumberOutbox {
+        /// The hub's last number.
+        after_n: u64,
     },
     /// Sign a fresh JWT and feed [`Input::Token`].
     MintToken,

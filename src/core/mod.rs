@@ -20,5 +20,10 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod client;
+mod heartbeat;
+mod resume;
 pub mod retry;
 pub mod server;
+mod window;
+
+pub use window::{REPORT_BACKLOG, REPORT_WINDOW};

@@ -1,9 +1,22 @@
-//! The hub's side of the link: one machine per connection.
+//! The hub's side of the link: one machine per connection. Here are the words it shares with its shell; the machine itself
+//! is [`LinkServer`].
+//!
+//! The shell's part of the contract: outputs are carried out in order; every [`Output::Load`], [`Output::StoreAck`],
+//! [`Output::StoreReports`] and [`Output::VerifyToken`] is answered once; after [`Output::Close`] the machine is done
+//! and may be dropped, but stores that it asked for before are still carried out.
 
 use std::sync::Arc;
 
 use crate::domain::{Epoch, Report, Seq, WallMs};
 use crate::wire::{CloseCode, Hello, HubFrame, RejectedReport};
+
+mod feed;
+mod machine;
+
+#[cfg(test)]
+mod tests;
+
+pub use machine::{LinkServer, ServerConfig, ServerStatus};
 
 /// One row of a mailbox as the store gives it: the envelope's JSON goes out as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,7 +36,7 @@ pub enum Input {
     Heard,
     /// The hub admitted the hello of [`Output::Admit`]: the generation was raised and an older connection superseded.
     Admitted(Admission),
-    /// The hub refused the hello.
+    /// The hub refused the hello, or cannot go on with this connection (a store that cannot be written, say).
     Refused {
         /// The code (`domain::Code` text).
         code: String,

@@ -42,6 +42,26 @@ pub fn encode<F: Serialize>(frame: &F) -> String {
     serde_json::to_string(frame).unwrap_or_default()
 }
 
+/// The size of a frame as [`encode`] would write it, bytes.
+#[must_use]
+pub fn encoded_len<F: Serialize>(frame: &F) -> usize {
+    struct Count(usize);
+    impl std::io::Write for Count {
+        fn write(&mut self, buf: &[u8]) -> std::io::Result<usize> {
+            self.0 += buf.len();
+            Ok(buf.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut count = Count(0);
+    match serde_json::to_writer(&mut count, frame) {
+        Ok(()) => count.0,
+        Err(_) => usize::MAX,
+    }
+}
+
 /// Writes a `deliver` frame around an envelope's stored JSON, so that the hub need not read it again.
 #[must_use]
 pub fn encode_deliver(seq: Seq, envelope_json: &str) -> String {
@@ -65,6 +85,14 @@ mod tests {
         assert_eq!(frame, DeviceFrame::Unknown);
         let frame: DeviceFrame = decode(r#"{"type":"ack","seq":3,"later":true}"#, 100).unwrap();
         assert_eq!(frame, DeviceFrame::Ack { seq: Seq(3) });
+    }
+
+    #[test]
+    fn the_counted_length_is_the_written_length() {
+        let frame = DeviceFrame::Bye {
+            reason: "päuse \"now\"".into(),
+        };
+        assert_eq!(encoded_len(&frame), encode(&frame).len());
     }
 
     #[test]

@@ -30,7 +30,7 @@ mod codec;
 mod frame;
 
 pub use close::CloseCode;
-pub use codec::{DecodeError, decode, encode, encode_deliver};
+pub use codec::{DecodeError, decode, encode, encode_deliver, encoded_len};
 pub use frame::{DeviceFrame, Hello, HubFrame, OutboxPosition, RejectedReport, Resume, Welcome};
 
 /// The WebSocket sub-protocol: the version of everything in this module.

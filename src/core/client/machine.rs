@@ -1,0 +1,803 @@
+//! The device's machine: one for the daemon's life, over all its connections.
+//!
+//! ```text
+//!            Connect, RetryDue           TransportUp        hello()         welcome
+//! Idle/Waiting ───────────▶ Dialing ───────────▶ Opening ─────────▶ Greeted ───────▶ Open
+//!      ▲                       │                    │                  │               │ synced and stored
+//!      └───────────────────────┴────────────────────┴──────────────────┘◀──────────────┴─▶ live
+//! ```
+//!
+//! The public state is derived: a link that was live stays RECONNECTING through every phase until it is live again,
+//! stopped, or out of time. What follows a failure is the [`Policy`]'s word.
+
+use std::collections::VecDeque;
+
+use crate::domain::{Code, Cursor, EnvelopeKind, Epoch, Seq, Ts, limits};
+use crate::wire::{
+    CloseCode, DecodeError, DeviceFrame, Hello, HubFrame, OutboxPosition, Welcome, decode,
+    encoded_len,
+};
+
+use super::outbox::Pump;
+use super::{Cause, DialFailure, HelloSnapshot, Input, LinkState, Output, Status};
+use crate::core::heartbeat::{Beat, Heartbeat};
+use crate::core::resume::{Adopt, adopt};
+use crate::core::retry::{Failure, Policy, RetryConfig, Verdict, classify_close, classify_dial};
+use crate::core::window::{Inbox, REPORT_WINDOW};
+
+/// Numbers above this fit no store.
+const MAX_NUMBER: u64 = i64::MAX as u64;
+
+/// The client's limits; times in milliseconds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientConfig {
+    /// From the dial to the open transport.
+    pub connect_timeout_ms: u64,
+    /// From the open transport to `welcome`; also how long a token may take to be signed.
+    pub handshake_timeout_ms: u64,
+    /// On top of two heartbeats before the hub is dead.
+    pub heartbeat_margin_ms: u64,
+    /// The wait for a sign of life after a wake from sleep.
+    pub probe_ms: u64,
+    /// SYNCED time after which failures are forgotten.
+    pub stable_after_ms: u64,
+    /// RECONNECTING time after which the link gives up; `None` for never.
+    pub reconnect_timeout_ms: Option<u64>,
+    /// Largest frame taken, bytes.
+    pub max_frame_bytes: usize,
+    /// Reports in flight at most.
+    pub report_window: usize,
+    /// The waits.
+    pub retry: RetryConfig,
+}
+
+impl Default for ClientConfig {
+    fn default() -> Self {
+        Self {
+            connect_timeout_ms: limits::CONNECT_TIMEOUT_MS,
+            handshake_timeout_ms: limits::HANDSHAKE_TIMEOUT_MS,
+            heartbeat_margin_ms: limits::HEARTBEAT_DEAD_MS - 2 * limits::HEARTBEAT_MS,
+            probe_ms: 5_000,
+            stable_after_ms: limits::STABLE_AFTER_MS,
+            reconnect_timeout_ms: None,
+            max_frame_bytes: limits::MAX_FRAME_BYTES,
+            report_window: REPORT_WINDOW,
+            retry: RetryConfig::default(),
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Down, and nothing is armed.
+    Idle,
+    /// The daemon is stopping: nothing starts any more.
+    Stopped,
+    /// Down, a retry is armed; one that the peer asked for is not cut short by a wake.
+    Waiting { named: bool },
+    /// The transport is being opened.
+    Dialing { deadline: Ts },
+    /// The transport is up, the snapshot for `hello` was asked for.
+    Opening { deadline: Ts },
+    /// `hello` is out.
+    Greeted { deadline: Ts },
+    /// `welcome` came.
+    Open(Box<Session>),
+}
+
+#[derive(Debug)]
+struct Session {
+    epoch: Epoch,
+    generation: u64,
+    window: usize,
+    inbox: Inbox,
+    pump: Pump,
+    beat: Heartbeat,
+    /// The backlog's last envelope, once `synced` came.
+    synced: Option<Seq>,
+    /// Since when the link is SYNCED.
+    live: Option<Ts>,
+    /// The replay has to move by then.
+    progress: Ts,
+    /// When a fresh token is asked for.
+    renew_at: Ts,
+    auth_ms: u64,
+    dead_ms: u64,
+}
+
+/// The device's side of the link.
+#[derive(Debug)]
+pub struct LinkClient {
+    config: ClientConfig,
+    phase: Phase,
+    out: VecDeque<Output>,
+    policy: Policy,
+    /// The state as last told, and since when.
+    state: LinkState,
+    since: Ts,
+    cause: Option<Cause>,
+    /// When a synced link was lost, until it is synced again.
+    lost_at: Option<Ts>,
+    /// The last durable cursor.
+    durable: Option<Cursor>,
+    hub_offset_ms: i64,
+    attempt: u32,
+    /// Free run slots as told since the dial, to be sent after `welcome`.
+    capacity: Option<u32>,
+    /// The number after the outbox's last row, as told since the dial.
+    next_n: u64,
+    /// The last `error` frame of this connection.
+    said: Option<(Option<Code>, Option<u64>)>,
+    hub_error: Option<(String, String)>,
+    unknown_frames: u64,
+    unknown_kinds: u64,
+    malformed: u64,
+}
+
+impl LinkClient {
+    /// A machine at rest: DISCONNECTED until [`Input::Connect`].
+    #[must_use]
+    pub fn new(config: ClientConfig) -> Self {
+        Self {
+            policy: Policy::new(config.retry),
+            config,
+            phase: Phase::Idle,
+            out: VecDeque::new(),
+            state: LinkState::Disconnected,
+            since: Ts::default(),
+            cause: Some(Cause::Idle),
+            lost_at: None,
+            durable: None,
+            hub_offset_ms: 0,
+            attempt: 0,
+            capacity: None,
+            next_n: 1,
+            said: None,
+            hub_error: None,
+            unknown_frames: 0,
+            unknown_kinds: 0,
+            malformed: 0,
+        }
+    }
+
+    /// The link's state.
+    #[must_use]
+    pub const fn state(&self) -> LinkState {
+        self.state
+    }
+
+    /// The link at a glance.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let session = match &self.phase {
+            Phase::Open(session) => Some(session),
+            _ => None,
+        };
+        Status {
+            state: self.state,
+            cause: self.cause.clone(),
+            attempt: self.attempt,
+            generation: session.map(|s| s.generation),
+            since: self.since,
+            cursor: self.durable,
+            unacked: session.map_or(0, |s| s.inbox.unacked()),
+            reports_in_flight: session.map_or(0, |s| s.pump.in_flight()),
+            hub_error: self.hub_error.clone(),
+            unknown_frames: self.unknown_frames,
+            unknown_kinds: self.unknown_kinds,
+            malformed: self.malformed,
+        }
+    }
+
+    /// The next thing to do; acks and loads come when nothing else is left, so that several commits share one ack.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        if let Some(output) = self.out.pop_front() {
+            return Some(output);
+        }
+        let Phase::Open(session) = &mut self.phase else {
+            return None;
+        };
+        if let Some(seq) = session.inbox.take_ack() {
+            return Some(Output::Send(DeviceFrame::Ack { seq }));
+        }
+        session.pump.load()
+    }
+
+    /// When [`Self::handle_timeout`] has to be called, and what for.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<(Ts, &'static str)> {
+        let own = match &self.phase {
+            Phase::Idle | Phase::Stopped | Phase::Waiting { .. } => None,
+            Phase::Dialing { deadline } => Some((*deadline, "connect")),
+            Phase::Opening { deadline } | Phase::Greeted { deadline } => {
+                Some((*deadline, "handshake"))
+            }
+            Phase::Open(s) => {
+                let stage = match s.live {
+                    None => Some((s.progress, "replay")),
+                    Some(live) if self.attempt > 0 => {
+                        Some((live.plus(self.config.stable_after_ms), "stable"))
+                    }
+                    Some(_) => None,
+                };
+                [Some(s.beat.deadline()), Some((s.renew_at, "auth")), stage]
+                    .into_iter()
+                    .flatten()
+                    .min_by_key(|(at, _)| *at)
+            }
+        };
+        let give_up = self.give_up_at().map(|at| (at, "reconnect"));
+        own.into_iter().chain(give_up).min_by_key(|(at, _)| *at)
+    }
+
+    fn give_up_at(&self) -> Option<Ts> {
+        Some(self.lost_at?.plus(self.config.reconnect_timeout_ms?))
+    }
+
+    /// The time of [`Self::poll_timeout`] has come; harmless when it has not.
+    pub fn handle_timeout(&mut self, now: Ts) {
+        if self.give_up_at().is_some_and(|at| now >= at) {
+            let cause = Cause::Lost {
+                detail: "not reopened within reconnect_timeout".to_owned(),
+            };
+            self.hang_up(CloseCode::GoingAway, "reconnect timeout");
+            self.rest(Phase::Idle, cause, now);
+            return;
+        }
+        match &mut self.phase {
+            Phase::Dialing { deadline } if now >= *deadline => {
+                let cause = Cause::Lost {
+                    detail: "the connection did not come up in time".to_owned(),
+                };
+                self.hang_up(CloseCode::GoingAway, "connect timeout");
+                self.fail(Failure::Network, cause, now);
+            }
+            Phase::Opening { deadline } | Phase::Greeted { deadline } if now >= *deadline => {
+                self.hang_up(CloseCode::Heartbeat, "no welcome in time");
+                self.fail(Failure::Network, Cause::Silent, now);
+            }
+            Phase::Open(_) => self.session_timeout(now),
+            _ => {}
+        }
+    }
+
+    fn session_timeout(&mut self, now: Ts) {
+        let Phase::Open(s) = &mut self.phase else {
+            return;
+        };
+        match s.beat.on_timeout(now) {
+            Beat::Quiet => {}
+            Beat::Ping => self.out.push_back(Output::Ping),
+            Beat::Dead => {
+                self.hang_up(CloseCode::Heartbeat, "silent");
+                self.fail(Failure::Network, Cause::Silent, now);
+                return;
+            }
+        }
+        if now >= s.renew_at {
+            // Asked again until a token comes; the hub closes with 4401 if none does.
+            s.renew_at = now.plus(self.config.handshake_timeout_ms);
+            self.out.push_back(Output::MintToken);
+        }
+        match s.live {
+            None if now >= s.progress => {
+                if s.inbox.has_stored(s.inbox.received()) {
+                    self.hang_up(CloseCode::Heartbeat, "the backlog stands still");
+                    self.fail(Failure::Network, Cause::Silent, now);
+                } else {
+                    s.progress = now.plus(s.dead_ms);
+                }
+            }
+            Some(live) if now >= live.plus(self.config.stable_after_ms) => {
+                self.attempt = 0;
+                self.policy.reset();
+            }
+            _ => {}
+        }
+    }
+
+    /// Something happened.
+    pub fn handle(&mut self, input: Input, now: Ts) {
+        match input {
+            Input::Connect => {
+                if matches!(self.phase, Phase::Idle | Phase::Waiting { .. }) {
+                    self.disarm();
+                    self.policy.reset();
+                    self.attempt = 0;
+                    self.dial(now);
+                }
+            }
+            Input::RetryDue => {
+                if matches!(self.phase, Phase::Waiting { .. }) {
+                    self.dial(now);
+                }
+            }
+            Input::Disconnect => self.leave(Phase::Idle, Cause::User, now),
+            Input::Shutdown => self.leave(Phase::Stopped, Cause::Shutdown, now),
+            Input::TransportUp => {
+                if matches!(self.phase, Phase::Dialing { .. }) {
+                    self.phase = Phase::Opening {
+                        deadline: now.plus(self.config.handshake_timeout_ms),
+                    };
+                    self.tell(None, now);
+                    self.out.push_back(Output::SendHello);
+                }
+            }
+            Input::TransportFailed(failure) => {
+                if matches!(self.phase, Phase::Dialing { .. }) {
+                    self.dial_failed(&failure, now);
+                }
+            }
+            Input::TransportClosed { code, detail } => {
+                if self.has_transport() || matches!(self.phase, Phase::Dialing { .. }) {
+                    let failure = classify_close(code, &detail, self.said);
+                    let detail = match code {
+                        Some(code) => format!("closed with {code}: {detail}"),
+                        None => detail,
+                    };
+                    self.fail(failure, Cause::Lost { detail }, now);
+                }
+            }
+            Input::Heard => {
+                if let Phase::Open(s) = &mut self.phase {
+                    s.beat.heard(now);
+                }
+            }
+            Input::Text(text) => self.text(&text, now),
+            Input::Stored { epoch, seq } => self.stored(Cursor { epoch, seq }, now),
+            Input::Reports(rows) => {
+                if let Phase::Open(s) = &mut self.phase {
+                    s.pump.rows(rows, &mut self.out);
+                }
+            }
+            Input::OutboxGrew { next_n } => match &mut self.phase {
+                Phase::Open(s) => s.pump.grew(next_n),
+                // The snapshot for `hello` may be older than this.
+                _ => self.next_n = self.next_n.max(next_n),
+            },
+            Input::Capacity(free) => match &self.phase {
+                Phase::Open(_) => self
+                    .out
+                    .push_back(Output::Send(DeviceFrame::Capacity { free })),
+                _ => self.capacity = Some(free),
+            },
+            Input::Token(token) => {
+                if let Phase::Open(s) = &mut self.phase {
+                    s.renew_at = now.plus(s.auth_ms / 3 * 2);
+                    self.out
+                        .push_back(Output::Send(DeviceFrame::Auth { token }));
+                }
+            }
+            Input::Woke => self.woke(now),
+        }
+    }
+
+    /// Sends `hello` with what the stores hold now; ignored when the transport is gone already.
+    pub fn hello(&mut self, snapshot: HelloSnapshot, now: Ts) {
+        let Phase::Opening { deadline } = self.phase else {
+            return;
+        };
+        // The store may have told of later commits already.
+        self.durable = match (snapshot.last, self.durable) {
+            (Some(read), Some(told)) if told > read => Some(told),
+            (read, _) => read,
+        };
+        self.next_n = self.next_n.max(snapshot.next_n);
+        let mut hello = Hello {
+            instance: snapshot.instance,
+            last: self.durable,
+            outbox: OutboxPosition {
+                instance: snapshot.outbox_instance,
+                next_n: self.next_n,
+            },
+            build: snapshot.build,
+            os: snapshot.os,
+            claude_version: snapshot.claude_version,
+            capacity: snapshot.capacity,
+            projects: snapshot.projects,
+            sessions: snapshot.sessions,
+        };
+        // A directory too large for a frame is cut: the rest follows as reports.
+        while encoded_len(&hello) + 32 > self.config.max_frame_bytes {
+            if hello.sessions.is_empty() && hello.projects.is_empty() {
+                break;
+            }
+            hello.sessions.truncate(hello.sessions.len() / 2);
+            if hello.sessions.is_empty() {
+                hello.projects.truncate(hello.projects.len() / 2);
+            }
+        }
+        self.phase = Phase::Greeted {
+            deadline: deadline.max(now),
+        };
+        self.out.push_back(Output::Send(DeviceFrame::Hello(hello)));
+    }
+
+    fn text(&mut self, text: &str, now: Ts) {
+        if !self.has_transport() {
+            return;
+        }
+        let frame = match decode::<HubFrame>(text, self.config.max_frame_bytes) {
+            Ok(frame) => frame,
+            Err(e) => {
+                self.malformed = self.malformed.saturating_add(1);
+                let code = match e {
+                    DecodeError::TooLarge { .. } => CloseCode::TooLarge,
+                    DecodeError::Malformed(_) => CloseCode::Protocol,
+                };
+                return self.breach(code, e.to_string(), now);
+            }
+        };
+        if let Phase::Open(s) = &mut self.phase {
+            s.beat.heard(now);
+        }
+        match frame {
+            HubFrame::Unknown => self.unknown_frames = self.unknown_frames.saturating_add(1),
+            HubFrame::Error {
+                code,
+                message,
+                retry_after_s,
+            } => {
+                self.said = Some((Code::parse(&code), retry_after_s));
+                self.hub_error = Some((code, message));
+            }
+            HubFrame::Welcome(welcome) => match self.phase {
+                Phase::Greeted { .. } => self.welcome(&welcome, now),
+                _ => self.breach(CloseCode::Protocol, "welcome at the wrong time".into(), now),
+            },
+            frame => {
+                let Phase::Open(s) = &mut self.phase else {
+                    return self.breach(CloseCode::Protocol, "a frame before welcome".into(), now);
+                };
+                match s.frame(frame, now, &mut self.out) {
+                    Ok(Step::On) => {}
+                    Ok(Step::UnknownKind) => {
+                        self.unknown_kinds = self.unknown_kinds.saturating_add(1);
+                    }
+                    Ok(Step::Synced) => self.maybe_live(now),
+                    Err(why) => self.breach(CloseCode::Protocol, why, now),
+                }
+            }
+        }
+    }
+
+    fn welcome(&mut self, w: &Welcome, now: Ts) {
+        if w.report_n > MAX_NUMBER || w.head.0 > MAX_NUMBER {
+            return self.breach(
+                CloseCode::Protocol,
+                "welcome with absurd numbers".into(),
+                now,
+            );
+        }
+        let start = match adopt(self.durable, w.epoch, w.resume) {
+            Adopt::Contradiction => {
+                let why = "the hub continues a cursor of another epoch".into();
+                return self.breach(CloseCode::Protocol, why, now);
+            }
+            Adopt::Continue(seq) => seq,
+            Adopt::Reset => {
+                self.out.push_back(Output::ResetCursor { epoch: w.epoch });
+                self.durable = Some(Cursor {
+                    epoch: w.epoch,
+                    seq: Seq(0),
+                });
+                Seq(0)
+            }
+        };
+        self.out.push_back(Output::HubClock { hub_now: w.now });
+        if let Some(free) = self.capacity.take() {
+            self.out
+                .push_back(Output::Send(DeviceFrame::Capacity { free }));
+        }
+        let mut next_n = self.next_n;
+        if w.report_n >= next_n.max(1) {
+            self.out.push_back(Output::RenumberOutbox {
+                after_n: w.report_n,
+            });
+            next_n = w.report_n.saturating_add(1);
+        } else if w.report_n > 0 {
+            self.out.push_back(Output::PruneReports {
+                through_n: w.report_n,
+                rejected: Vec::new(),
+            });
+        }
+        let max_frame = usize::try_from(w.max_frame_bytes).unwrap_or(usize::MAX);
+        let heartbeat_ms = w.heartbeat_s.clamp(1, 3_600) * 1_000;
+        let dead_ms = 2 * heartbeat_ms + self.config.heartbeat_margin_ms;
+        let auth_ms = w.auth_expires_in_s.clamp(1, 7 * 24 * 3_600) * 1_000;
+        self.phase = Phase::Open(Box::new(Session {
+            epoch: w.epoch,
+            generation: w.generation,
+            window: (w.window as usize).max(1),
+            inbox: Inbox::new(start),
+            pump: Pump::new(
+                w.report_n,
+                next_n,
+                self.config.report_window,
+                max_frame.min(self.config.max_frame_bytes),
+            ),
+            beat: Heartbeat::new(heartbeat_ms, dead_ms, now),
+            synced: None,
+            live: None,
+            progress: now.plus(dead_ms),
+            renew_at: now.plus(auth_ms / 3 * 2),
+            auth_ms,
+            dead_ms,
+        }));
+    }
+
+    fn stored(&mut self, at: Cursor, now: Ts) {
+        self.durable = match self.durable {
+            Some(known) if known.epoch == at.epoch => {
+                Some(if at.seq > known.seq { at } else { known })
+            }
+            Some(known) => Some(known),
+            None => Some(at),
+        };
+        if let Phase::Open(s) = &mut self.phase
+            && s.epoch == at.epoch
+        {
+            s.inbox.stored(at.seq);
+            s.progress = now.plus(s.dead_ms);
+            self.maybe_live(now);
+        }
+    }
+
+    /// SYNCED: the backlog was sent, and every envelope of it is durable here.
+    fn maybe_live(&mut self, now: Ts) {
+        if let Phase::Open(s) = &mut self.phase
+            && s.live.is_none()
+            && s.synced.is_some_and(|seq| s.inbox.has_stored(seq))
+        {
+            s.live = Some(now);
+            self.lost_at = None;
+            self.hub_error = None;
+            self.tell(None, now);
+        }
+    }
+
+    fn woke(&mut self, now: Ts) {
+        let soon = now.plus(self.config.probe_ms);
+        match &mut self.phase {
+            Phase::Idle | Phase::Stopped | Phase::Waiting { named: true } => {}
+            Phase::Waiting { named: false } => {
+                self.disarm();
+                self.dial(now);
+            }
+            Phase::Dialing { deadline }
+            | Phase::Opening { deadline }
+            | Phase::Greeted { deadline } => *deadline = soon.min(*deadline),
+            Phase::Open(s) => {
+                s.beat.probe(now, self.config.probe_ms);
+                self.out.push_back(Output::Ping);
+            }
+        }
+    }
+
+    const fn has_transport(&self) -> bool {
+        matches!(
+            self.phase,
+            Phase::Opening { .. } | Phase::Greeted { .. } | Phase::Open(_)
+        )
+    }
+
+    fn dial(&mut self, now: Ts) {
+        self.attempt = self.attempt.saturating_add(1);
+        self.said = None;
+        self.capacity = None;
+        self.next_n = 1;
+        self.phase = Phase::Dialing {
+            deadline: now.plus(self.config.connect_timeout_ms),
+        };
+        self.tell(None, now);
+        self.out.push_back(Output::Dial {
+            hub_offset_ms: self.hub_offset_ms,
+        });
+    }
+
+    fn dial_failed(&mut self, failure: &DialFailure, now: Ts) {
+        let detail = match failure {
+            DialFailure::Network { detail } => detail.clone(),
+            DialFailure::Refused {
+                code,
+                message,
+                hub_offset_ms,
+                ..
+            } => {
+                self.hub_error = Some((code.clone(), message.clone()));
+                if let Some(offset) = hub_offset_ms {
+                    self.hub_offset_ms = *offset;
+                }
+                format!("refused: {message} ({code})")
+            }
+            DialFailure::Edge { status, .. } => {
+                format!("HTTP {status} from something between here and the hub")
+            }
+        };
+        self.fail(classify_dial(failure), Cause::Lost { detail }, now);
+    }
+
+    /// The hub broke the protocol: close, and come back with growing waits.
+    fn breach(&mut self, code: CloseCode, why: String, now: Ts) {
+        self.hang_up(code, &why);
+        self.fail(Failure::Protocol, Cause::Lost { detail: why }, now);
+    }
+
+    /// Closes the transport or abandons the dial; outputs after this concern no connection.
+    fn hang_up(&mut self, code: CloseCode, reason: &str) {
+        if self.has_transport() || matches!(self.phase, Phase::Dialing { .. }) {
+            self.out.push_back(Output::Close {
+                code,
+                reason: cut(reason),
+            });
+        }
+    }
+
+    /// The link is down: the policy says what follows.
+    fn fail(&mut self, failure: Failure, cause: Cause, now: Ts) {
+        if let Phase::Open(s) = &self.phase
+            && let Some(live) = s.live
+        {
+            if now.since(live) >= self.config.stable_after_ms {
+                self.attempt = 0;
+                self.policy.reset();
+            }
+            self.lost_at = Some(now);
+        }
+        match self.policy.next(failure) {
+            Verdict::Wait(retry) => {
+                let named = matches!(retry, super::Retry::Named { .. });
+                self.phase = Phase::Waiting { named };
+                self.tell(Some(cause), now);
+                self.out.push_back(Output::ArmRetry(retry));
+            }
+            Verdict::Now => {
+                self.phase = Phase::Waiting { named: false };
+                self.tell(Some(cause), now);
+                self.dial(now);
+            }
+            Verdict::Stop(code) => {
+                let message = match (&self.hub_error, cause) {
+                    (Some((said, message)), _) if said == code.as_str() => message.clone(),
+                    (_, Cause::Lost { detail }) => detail,
+                    _ => String::new(),
+                };
+                let cause = Cause::Fatal {
+                    code: code.as_str().to_owned(),
+                    message,
+                };
+                self.rest(Phase::Idle, cause, now);
+            }
+        }
+    }
+
+    /// Leaves on purpose, from any state.
+    fn leave(&mut self, phase: Phase, cause: Cause, now: Ts) {
+        if matches!(self.phase, Phase::Stopped) {
+            return;
+        }
+        let (code, word) = match phase {
+            Phase::Stopped => (CloseCode::GoingAway, "shutdown"),
+            _ => (CloseCode::Normal, "disconnect"),
+        };
+        if let Phase::Open(s) = &mut self.phase {
+            if let Some(seq) = s.inbox.take_ack() {
+                self.out.push_back(Output::Send(DeviceFrame::Ack { seq }));
+            }
+            self.out.push_back(Output::Send(DeviceFrame::Bye {
+                reason: word.to_owned(),
+            }));
+        }
+        self.hang_up(code, word);
+        self.disarm();
+        self.rest(phase, cause, now);
+    }
+
+    /// Goes DISCONNECTED with nothing armed.
+    fn rest(&mut self, phase: Phase, cause: Cause, now: Ts) {
+        self.disarm();
+        self.lost_at = None;
+        self.phase = phase;
+        self.tell(Some(cause), now);
+    }
+
+    fn disarm(&mut self) {
+        if matches!(self.phase, Phase::Waiting { .. }) {
+            self.out.push_back(Output::CancelRetry);
+            self.phase = Phase::Idle;
+        }
+    }
+
+    /// Tells the state if it, or the reason for it, is another than before.
+    fn tell(&mut self, cause: Option<Cause>, now: Ts) {
+        let state = match &self.phase {
+            Phase::Open(s) if s.live.is_some() => LinkState::Synced,
+            Phase::Stopped => LinkState::Disconnected,
+            _ if self.lost_at.is_some() => LinkState::Reconnecting,
+            Phase::Idle | Phase::Waiting { .. } => LinkState::Disconnected,
+            Phase::Dialing { .. } => LinkState::Connecting,
+            Phase::Opening { .. } | Phase::Greeted { .. } | Phase::Open(_) => LinkState::Handshake,
+        };
+        // On the way back the last failure stays the reason, until the link is up.
+        let keep = cause.is_none() && state != LinkState::Synced;
+        if state == self.state && (keep || cause == self.cause) {
+            return;
+        }
+        if !keep {
+            self.cause.clone_from(&cause);
+        }
+        if state != self.state {
+            self.state = state;
+            self.since = now;
+        }
+        self.out.push_back(Output::State { state, cause });
+    }
+}
+
+/// What a frame of an open session amounts to.
+enum Step {
+    On,
+    UnknownKind,
+    Synced,
+}
+
+impl Session {
+    fn frame(
+        &mut self,
+        frame: HubFrame,
+        now: Ts,
+        out: &mut VecDeque<Output>,
+    ) -> Result<Step, String> {
+        match frame {
+            HubFrame::Deliver { seq, envelope } => {
+                if seq.0 == 0 || seq.0 > MAX_NUMBER {
+                    return Err(format!("deliver with seq {}", seq.0));
+                }
+                self.progress = now.plus(self.dead_ms);
+                if !self.inbox.deliver(seq) {
+                    return Ok(Step::On);
+                }
+                if self.inbox.unacked() > self.window {
+                    return Err(format!("more than {} envelopes in flight", self.window));
+                }
+                let known_kind = !matches!(envelope.kind, EnvelopeKind::Other(_));
+                let cursor = Cursor {
+                    epoch: self.epoch,
+                    seq,
+                };
+                out.push_back(Output::Store { cursor, envelope });
+                Ok(if known_kind {
+                    Step::On
+                } else {
+                    Step::UnknownKind
+                })
+            }
+            HubFrame::Synced { seq } => {
+                if self.synced.is_some() {
+                    return Err("synced twice".to_owned());
+                }
+                // A hub may name its head although the last envelopes needed no delivery.
+                self.synced = Some(seq.min(self.inbox.received()));
+                Ok(Step::Synced)
+            }
+            HubFrame::ReportAck { n, rejected } => {
+                self.pump.confirmed(n, rejected, out)?;
+                Ok(Step::On)
+            }
+            HubFrame::Reauth { .. } => {
+                self.renew_at = now;
+                Ok(Step::On)
+            }
+            HubFrame::Welcome(_) | HubFrame::Error { .. } | HubFrame::Unknown => Ok(Step::On),
+        }
+    }
+}
+
+/// A close reason has at most 123 bytes on the wire.
+pub(crate) fn cut(reason: &str) -> String {
+    let mut end = reason.len().min(120);
+    while !reason.is_char_boundary(end) {
+        end -= 1;
+    }
+    reason[..end].to_owned()
+}
