@@ -8,8 +8,8 @@
 pub mod auth;
 pub mod claude;
 pub mod core;
-pub mod delivery;
 pub mod daemon;
+pub mod delivery;
 pub mod domain;
 pub mod hook;
 pub mod hub;

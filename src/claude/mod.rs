@@ -19,6 +19,7 @@ mod hook_event;
 mod hook_input;
 mod hook_output;
 mod prompt;
+pub mod settings;
 mod stream;
 
 pub use hook_event::{EndReason, HookEvent, HookName, NoticeKind, StartSource};
