@@ -281,6 +281,15 @@ impl Store {
             .await
     }
 
+    /// Gives the waiting reports, in order, the numbers after `after`, when the hub knows higher ones of this outbox than
+    /// it ever gave (an older copy of the file was put back); gives the number that the next report will carry.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub async fn renumber_outbox(&self, after: u64) -> Result<u64, StoreError> {
+        self.job(true, move |tx| outbox::renumber(tx, after)).await
+    }
+
     /// Envelopes in lane order (urgent first, by arrival within a lane), at most `limit`.
     ///
     /// # Errors

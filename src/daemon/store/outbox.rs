@@ -122,3 +122,28 @@ pub(super) fn prune(
     tx.exec("DELETE FROM outbox WHERE n <= ?", &[&int(through)])?;
     Ok(())
 }
+
+/// Gives the waiting rows, in order, the numbers after `after`; the next report follows on them.
+pub(super) fn renumber(tx: &Tx<'_>, after: u64) -> Result<u64, StoreError> {
+    // Negative numbers are nobody's: with them in between no row meets another one's number.
+    tx.exec("UPDATE outbox SET n = -n", &[])?;
+    let rows = tx.rows("SELECT n FROM outbox ORDER BY n DESC", &[], |r| r.int(0))?;
+    let mut n = int(after);
+    for old in rows {
+        n = n.saturating_add(1);
+        tx.exec("UPDATE outbox SET n = ? WHERE n = ?", &[&n, &old])?;
+    }
+    let told = tx.exec(
+        "UPDATE sqlite_sequence SET seq = ? WHERE name = 'outbox'",
+        &[&n],
+    )?;
+    if told == 0 {
+        tx.exec(
+            "INSERT INTO sqlite_sequence (name, seq) VALUES ('outbox', ?)",
+            &[&n],
+        )?;
+    }
+    let next_n = next_n(tx)?;
+    tx.effects.borrow_mut().next_n = Some(next_n);
+    Ok(next_n)
+}

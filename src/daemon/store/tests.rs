@@ -306,6 +306,22 @@ async fn report_numbers_are_dense_and_are_not_used_twice_after_a_prune_and_a_res
 }
 
 #[tokio::test]
+async fn an_outbox_that_was_put_back_goes_on_after_the_number_that_the_hub_knows() {
+    let f = fixture();
+    let id = EnvelopeId::from_u128(1);
+    let ns = || async {
+        let rows = f.store.reports_after(0, 10).await.unwrap();
+        rows.iter().map(|r| r.n).collect::<Vec<_>>()
+    };
+    assert_eq!(f.store.renumber_outbox(4).await, Ok(5), "an empty one, too");
+    f.store.append(vec![done(id), done(id)]).await.unwrap();
+    assert_eq!(ns().await, [5, 6]);
+    assert_eq!(f.store.renumber_outbox(5).await, Ok(8));
+    assert_eq!(ns().await, [6, 7]);
+    assert_eq!(*f.store.outbox().borrow(), 8);
+}
+
+#[tokio::test]
 async fn reports_about_local_envelopes_stay_on_the_device() {
     let f = fixture();
     f.store.post_local(vec![message(1)]).await.unwrap();
