@@ -129,6 +129,14 @@ pub fn installed(text: &str) -> Result<Vec<Installed>, SettingsError> {
         .collect())
 }
 
+/// Whether the CLI would load this text at all. It was seen to take a BOM and any line ends, and to ignore the whole file for
+/// one comment or trailing comma: then neither our hooks nor the user's own settings have any effect.
+#[must_use]
+pub fn loads(text: &str) -> bool {
+    let body = split_bom(text).1;
+    body.trim().is_empty() || serde_json::from_str::<serde::de::IgnoredAny>(body).is_ok()
+}
+
 fn split_bom(text: &str) -> (&str, &str) {
     text.split_at(if text.starts_with(BOM) {
         BOM.len_utf8()

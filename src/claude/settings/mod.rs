@@ -19,6 +19,9 @@
 //! content. Everything between such an insertion and the next token is then the user's, and the cut needs no guess:
 //! it runs from the white space before the entry (which is ours by construction) to its comma.
 //!
+//! Comments and trailing commas are kept because they are the user's, though 2.1.332 itself refuses such a file as a whole;
+//! [`loads`] tells, so that `enable` and `doctor` can say so.
+//!
 //! The form is nested (`EVENT: [{hooks: [{type, command, args, timeout}]}]`): the flat form never runs. It is the exec form
 //! (`args` present): no shell, so no quoting, on any system. Every entry has a timeout.
 
@@ -27,7 +30,7 @@ mod file;
 mod jsonc;
 mod spec;
 
-pub use edit::{Edit, Installed, SettingsError, disable, enable, installed};
+pub use edit::{Edit, Installed, SettingsError, disable, enable, installed, loads};
 pub use file::{Applied, FileError, apply};
 pub use spec::{CliVersion, Spec, SpecError, events_known};
 

@@ -230,6 +230,20 @@ fn only_events_that_the_version_knows_are_written() {
     assert_eq!(CliVersion::parse("claude"), None);
 }
 
+#[test]
+fn a_file_that_the_cli_would_ignore_is_told() {
+    for (text, loaded) in [
+        ("", true),
+        ("\u{feff}{}\r\n", true),
+        ("{\"a\":1,}", false),
+        ("// c\n{}", false),
+        ("{", false),
+    ] {
+        assert_eq!(loads(text), loaded, "{text:?}");
+    }
+    assert!(loads(&on(None, "a")));
+}
+
 mod random {
     use proptest::prelude::*;
 
