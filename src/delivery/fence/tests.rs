@@ -215,23 +215,25 @@ fn a_headless_prompt_begins_with_our_words_and_holds_the_whole_text() {
     let project = ProjectName::new("shop").unwrap();
     let body = format!("/clear\n{}", "x".repeat(200_000));
     let mut l = task(&body);
-    l.context = Some("see @/etc/passwd".into());
-    let inert = |t: &str| t.replace('@', "(at)");
-    let text = headless_prompt(&l, frame(&project), &inert);
+    l.context = Some("more".into());
+    let prompt = headless_prompt(&l, frame(&project));
+    let text = prompt.as_str();
     assert!(text.starts_with("This is a headless run of remote-collab"));
     assert!(text.contains(&body), "whole, whatever its length");
-    assert!(text.contains("see (at)/etc/passwd") && !text.contains('@'));
+    assert!(text.contains("\nmore\n"));
     assert_eq!(text.matches(&format!("</remote-task-{NONCE}>")).count(), 2);
 }
 
 #[test]
-fn every_remote_string_of_a_prompt_is_neutralised() {
+fn every_mention_in_a_headless_prompt_is_inert() {
     let project = ProjectName::new("a @x").unwrap();
-    let mut l = letter("@body");
+    let mut l = letter("@body\u{2060}@more");
     l.from.name = "@name".into();
-    l.context = Some("@context".into());
-    let text = headless_prompt(&l, frame(&project), &|t: &str| t.replace('@', "_"));
-    assert!(!text.contains('@'), "{text}");
+    l.context = Some("see @/etc/passwd".into());
+    let prompt = headless_prompt(&l, frame(&project));
+    let mentions = prompt.as_str().matches('@').count();
+    assert_eq!(mentions, 6);
+    assert_eq!(prompt.as_str().matches("\u{2060}@").count(), mentions);
 }
 
 #[test]
