@@ -4,6 +4,8 @@
 //! line beyond [`MAX_STREAM_LINE`] is dropped while it passes by and leaves a marker. A run's outcome is its `result`
 //! line and nothing else: `subtype: "success"` comes with API errors too, and an exit status of 0 with an interrupt.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use crate::domain::{PermissionDenial, SessionId, TaskResult};
@@ -12,6 +14,8 @@ use crate::domain::{PermissionDenial, SessionId, TaskResult};
 pub const MAX_STREAM_LINE: usize = 8 << 20;
 /// Characters of one progress text.
 const MAX_PROGRESS: usize = 300;
+/// Names of tools that are counted; no run has more.
+const MAX_TOOLS: usize = 256;
 
 /// One line's meaning.
 #[derive(Debug, Clone, PartialEq)]
@@ -66,6 +70,7 @@ pub struct StreamReader {
     over: bool,
     broken: u64,
     dropped: u64,
+    tools: BTreeMap<String, u32>,
 }
 
 impl StreamReader {
@@ -109,6 +114,26 @@ impl StreamReader {
         self.dropped
     }
 
+    /// How often the run called each tool so far, whether or not it was let.
+    #[must_use]
+    pub fn tools(&self) -> &BTreeMap<String, u32> {
+        &self.tools
+    }
+
+    fn count_tools(&mut self, v: &Value) {
+        let blocks = v.pointer("/message/content").and_then(Value::as_array);
+        for block in blocks.into_iter().flatten() {
+            if v.get("type").and_then(Value::as_str) == Some("assistant")
+                && block.get("type").and_then(Value::as_str) == Some("tool_use")
+                && let Some(name) = text(block, "name")
+                && (self.tools.len() < MAX_TOOLS || self.tools.contains_key(&name))
+            {
+                let n = self.tools.entry(name).or_default();
+                *n = n.saturating_add(1);
+            }
+        }
+    }
+
     fn end_line(&mut self) -> Option<StreamEvent> {
         if std::mem::take(&mut self.over) {
             self.dropped += 1;
@@ -120,7 +145,10 @@ impl StreamReader {
             return None;
         }
         match serde_json::from_slice::<Value>(text) {
-            Ok(value) if value.is_object() => Some(read(&value)),
+            Ok(value) if value.is_object() => {
+                self.count_tools(&value);
+                Some(read(&value))
+            }
             _ => {
                 self.broken += 1;
                 None
@@ -272,6 +300,7 @@ mod tests {
             let (events, reader) = feed_all(&stream(), step);
             assert_eq!(events, whole);
             assert_eq!((reader.broken(), reader.dropped()), (2, 0));
+            assert_eq!(reader.tools().get("Bash"), Some(&1));
         }
         let id = Some(SessionId::from_u128(9));
         assert!(matches!(&whole[1], StreamEvent::Init { session_id, .. } if *session_id == id));
