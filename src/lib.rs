@@ -16,4 +16,5 @@ pub mod hook;
 pub mod hub;
 pub mod local;
 pub mod telemetry;
+pub mod trigger;
 pub mod wire;
