@@ -3,6 +3,8 @@
 use std::io;
 use std::process::ExitStatus;
 
+use crate::claude::{ProcessTable as _, SystemProcesses};
+
 use super::Exit;
 
 /// What to ask of a process, from polite to final.
@@ -80,27 +82,11 @@ mod unix {
 pub(super) use unix::{ask_group, exit_of, wait_unreaped};
 
 /// When a process started, in the system's own unit: with its id it names a process once and for all. `None` if there
-/// is no such process, or only its remains.
-#[cfg(target_os = "linux")]
+/// is no such process, or only its remains, or the system does not say; then no orphan is recognised, and none is
+/// stopped by mistake.
 #[must_use]
 pub fn start_time(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is the program's name, in which anything may stand; the last `)` ends it.
-    let (_, fields) = stat.rsplit_once(") ")?;
-    let mut fields = fields.split(' ');
-    let state = fields.next()?;
-    if matches!(state, "Z" | "X" | "x") {
-        return None;
-    }
-    // Field 22 of the line, counted from 1; the state is field 3.
-    fields.nth(18)?.parse().ok()
-}
-
-/// Nothing is known of start times here, so no orphan is ever recognised, and none is stopped by mistake.
-#[cfg(not(target_os = "linux"))]
-#[must_use]
-pub fn start_time(_pid: u32) -> Option<u64> {
-    None
+    SystemProcesses.look(pid)?.start.parse().ok()
 }
 
 #[cfg(test)]
