@@ -2,8 +2,11 @@
 
 pub mod clock;
 pub mod credentials;
+pub mod dial;
 mod git;
+pub mod link;
 pub mod lock;
 pub mod projects;
 pub mod retry_timer;
 pub mod store;
+pub mod tls;

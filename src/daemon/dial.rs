@@ -1,0 +1,371 @@
+//! Opens the transport: name, TCP, TLS, the upgrade; the one file of the daemon that names the WebSocket library.
+//!
+//! The upgrade is written and read here, because what matters is the answer that is not 101: a `problem+json` with one
+//! of our codes is the hub speaking and may be final, anything else is some edge in between and is worth another try.
+//!
+//! The name is resolved at every attempt. Only [`connect_tcp`] decides how bytes reach the hub's host, so that a proxy is one more
+//! way there and nothing else changes.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::{SplitSink, SplitStream};
+use futures::{SinkExt, StreamExt};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::handshake::client::generate_key;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode as WsCloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::{Error as WsError, Message};
+
+use crate::auth::Token;
+use crate::config::HubUrl;
+use crate::core::client::DialFailure;
+use crate::domain::{Code, Problem, limits};
+use crate::wire::{CloseCode, SUBPROTOCOL};
+
+use super::clock;
+
+/// How long one address may take while others are left.
+const ADDRESS_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long a frame may take to leave.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a close may take, both ways.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Largest head of the answer to the upgrade, bytes.
+const MAX_HEAD: usize = 16 << 10;
+/// Largest problem that is read, bytes.
+const MAX_PROBLEM: usize = 64 << 10;
+
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
+type Socket = WebSocketStream<Box<dyn Stream>>;
+
+/// Opens transports to a hub.
+#[derive(Clone)]
+pub struct Dialer {
+    tls: Arc<ClientConfig>,
+}
+
+impl std::fmt::Debug for Dialer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Dialer").finish_non_exhaustive()
+    }
+}
+
+/// What came off a transport.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A text frame.
+    Text(String),
+    /// A ping or pong.
+    Heard,
+    /// The end; nothing follows.
+    Closed {
+        /// The peer's close code, if one came.
+        code: Option<u16>,
+        /// The peer's words or the transport's error.
+        detail: String,
+    },
+}
+
+/// The reading half of a transport; reading may be cancelled at any await.
+pub struct Reader(SplitStream<Socket>);
+
+/// The writing half of a transport; a write that was begun must be finished.
+pub struct Writer(SplitSink<Socket, Message>);
+
+impl std::fmt::Debug for Reader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Reader")
+    }
+}
+
+impl std::fmt::Debug for Writer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Writer")
+    }
+}
+
+impl Dialer {
+    /// A dialer that trusts these certificates.
+    #[must_use]
+    pub const fn new(tls: Arc<ClientConfig>) -> Self {
+        Self { tls }
+    }
+
+    /// Opens a transport; the caller bounds the time by dropping the future.
+    ///
+    /// # Errors
+    /// Why there is none, as the link's policy needs to know it.
+    pub async fn dial(&self, hub: &HubUrl, token: &Token) -> Result<(Reader, Writer), DialFailure> {
+        let network = |e: io::Error| DialFailure::Network {
+            detail: e.to_string(),
+        };
+        let tcp = connect_tcp(hub).await.map_err(network)?;
+        let stream: Box<dyn Stream> = if hub.is_tls() {
+            let name = ServerName::try_from(hub.host().trim_matches(['[', ']']).to_owned())
+                .map_err(|e| DialFailure::Network {
+                    detail: format!("`{}` is no name for TLS: {e}", hub.host()),
+                })?;
+            let tls = TlsConnector::from(Arc::clone(&self.tls))
+                .connect(name, tcp)
+                .await
+                .map_err(|e| DialFailure::Network {
+                    detail: format!("TLS with {}: {e}", hub.authority()),
+                })?;
+            Box::new(tls)
+        } else {
+            Box::new(tcp)
+        };
+        let socket = upgrade(stream, hub, token).await?;
+        let (sink, stream) = socket.split();
+        Ok((Reader(stream), Writer(sink)))
+    }
+}
+
+/// The way to the hub's host.
+async fn connect_tcp(hub: &HubUrl) -> io::Result<TcpStream> {
+    let (host, port) = (hub.host().trim_matches(['[', ']']), hub.port());
+    let failed = |e: io::Error| io::Error::new(e.kind(), format!("{host}:{port}: {e}"));
+    let mut addresses = lookup_host((host, port)).await.map_err(failed)?.peekable();
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    while let Some(address) = addresses.next() {
+        if !hub.is_tls() && !address.ip().is_loopback() {
+            last = io::Error::other("plain http leads away from this machine");
+            continue;
+        }
+        let connect = TcpStream::connect(address);
+        let result = if addresses.peek().is_some() {
+            timeout(ADDRESS_TIMEOUT, connect)
+                .await
+                .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        } else {
+            connect.await
+        };
+        match result {
+            Ok(tcp) => {
+                tcp.set_nodelay(true)?;
+                return Ok(tcp);
+            }
+            Err(e) => last = e,
+        }
+    }
+    Err(failed(last))
+}
+
+async fn upgrade(
+    mut stream: Box<dyn Stream>,
+    hub: &HubUrl,
+    token: &Token,
+) -> Result<Socket, DialFailure> {
+    let lost = |e: io::Error| DialFailure::Network {
+        detail: format!("{} closed the connection: {e}", hub.authority()),
+    };
+    let key = generate_key();
+    let request = format!(
+        "GET {}/connect HTTP/1.1\r\nHost: {}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\nSec-WebSocket-Protocol: {SUBPROTOCOL}\r\n\
+         Authorization: Bearer {}\r\nUser-Agent: remote-collab/{}\r\nAccept: application/problem+json\r\n\r\n",
+        hub.base_path(),
+        hub.authority(),
+        token.expose(),
+        env!("CARGO_PKG_VERSION"),
+    );
+    stream.write_all(request.as_bytes()).await.map_err(lost)?;
+    stream.flush().await.map_err(lost)?;
+
+    let mut bytes = Vec::with_capacity(1024);
+    let head = loop {
+        if let Some(head) = Head::parse(&bytes).map_err(|detail| DialFailure::Network {
+            detail: format!("{} does not speak HTTP: {detail}", hub.authority()),
+        })? {
+            break head;
+        }
+        if bytes.len() >= MAX_HEAD {
+            return Err(DialFailure::Network {
+                detail: format!("{} sent too large a header", hub.authority()),
+            });
+        }
+        if stream.read_buf(&mut bytes).await.map_err(lost)? == 0 {
+            return Err(lost(io::ErrorKind::UnexpectedEof.into()));
+        }
+    };
+    let rest = bytes.split_off(head.length.min(bytes.len()));
+    if head.status != 101 {
+        return Err(refusal(stream, &head, rest).await);
+    }
+    if head.accept.as_deref() != Some(&derive_accept_key(key.as_bytes())) {
+        return Err(DialFailure::Network {
+            detail: format!("{} answered another upgrade", hub.authority()),
+        });
+    }
+    if head.protocol.as_deref() != Some(SUBPROTOCOL) {
+        return Err(DialFailure::Refused {
+            code: Code::VersionUnsupported.as_str().to_owned(),
+            message: format!("the hub does not speak {SUBPROTOCOL}"),
+            hub_offset_ms: None,
+            retry_after_s: None,
+        });
+    }
+    // The machine refuses what is over the limit by its own close code; the library only stops the absurd.
+    let config = WebSocketConfig::default()
+        .read_buffer_size(16 << 10)
+        .max_frame_size(Some(2 * limits::MAX_FRAME_BYTES))
+        .max_message_size(Some(2 * limits::MAX_FRAME_BYTES));
+    Ok(WebSocketStream::from_partially_read(stream, rest, Role::Client, Some(config)).await)
+}
+
+/// What matters of an answer's head.
+#[derive(Debug, Default)]
+struct Head {
+    status: u16,
+    length: usize,
+    content_type: String,
+    content_length: Option<usize>,
+    retry_after_s: Option<u64>,
+    accept: Option<String>,
+    protocol: Option<String>,
+}
+
+impl Head {
+    /// The head at the beginning of `bytes`; `None` while it is not complete.
+    fn parse(bytes: &[u8]) -> Result<Option<Self>, httparse::Error> {
+        let mut fields = [httparse::EMPTY_HEADER; 64];
+        let mut response = httparse::Response::new(&mut fields);
+        let httparse::Status::Complete(length) = response.parse(bytes)? else {
+            return Ok(None);
+        };
+        let mut head = Self {
+            status: response.code.unwrap_or(0),
+            length,
+            ..Self::default()
+        };
+        for field in response.headers.iter() {
+            let value = String::from_utf8_lossy(field.value).trim().to_owned();
+            match field.name.to_ascii_lowercase().as_str() {
+                "content-type" => head.content_type = value,
+                "content-length" => head.content_length = value.parse().ok(),
+                "retry-after" => head.retry_after_s = value.parse().ok(),
+                "sec-websocket-accept" => head.accept = Some(value),
+                "sec-websocket-protocol" => head.protocol = Some(value),
+                _ => {}
+            }
+        }
+        Ok(Some(head))
+    }
+}
+
+/// Whether the hub itself refused, or an edge in between.
+async fn refusal(mut stream: Box<dyn Stream>, head: &Head, mut body: Vec<u8>) -> DialFailure {
+    let edge = DialFailure::Edge {
+        status: head.status,
+        retry_after_s: head.retry_after_s,
+    };
+    if !head.content_type.starts_with("application/problem+json") {
+        return edge;
+    }
+    let want = head.content_length.unwrap_or(MAX_PROBLEM).min(MAX_PROBLEM);
+    while body.len() < want {
+        // A body that is cut short is read as far as it came.
+        match timeout(CLOSE_TIMEOUT, stream.read_buf(&mut body)).await {
+            Ok(Ok(1..)) => {}
+            _ => break,
+        }
+    }
+    body.truncate(want);
+    match serde_json::from_slice::<Problem>(&body) {
+        Ok(problem) if problem.known_code().is_some() => DialFailure::Refused {
+            hub_offset_ms: problem.now.map(|now| now.saturating_sub(clock::wall().0)),
+            retry_after_s: problem.retry_after_s.or(head.retry_after_s),
+            message: problem.title,
+            code: problem.code,
+        },
+        _ => edge,
+    }
+}
+
+impl Reader {
+    /// The next event; after [`Event::Closed`] nothing follows.
+    pub async fn next(&mut self) -> Event {
+        loop {
+            return match self.0.next().await {
+                Some(Ok(Message::Text(text))) => Event::Text(text.as_str().to_owned()),
+                Some(Ok(Message::Ping(_) | Message::Pong(_))) => Event::Heard,
+                Some(Ok(Message::Binary(_))) => Event::Text("a binary frame".to_owned()),
+                Some(Ok(Message::Close(frame))) => match frame {
+                    Some(f) => Event::Closed {
+                        code: Some(f.code.into()),
+                        detail: f.reason.as_str().to_owned(),
+                    },
+                    None => closed("closed without a code"),
+                },
+                Some(Ok(Message::Frame(_))) => continue,
+                Some(Err(WsError::ConnectionClosed | WsError::AlreadyClosed)) | None => {
+                    closed("the connection ended")
+                }
+                Some(Err(e)) => closed(&e.to_string()),
+            };
+        }
+    }
+
+    /// Reads on until the peer closed, so that what was written before is not lost to a reset; bounded.
+    pub async fn drain(mut self) {
+        let end = async { while !matches!(self.next().await, Event::Closed { .. }) {} };
+        // Whoever does not close in time is left.
+        drop(timeout(CLOSE_TIMEOUT, end).await);
+    }
+}
+
+fn closed(detail: &str) -> Event {
+    Event::Closed {
+        code: None,
+        detail: detail.to_owned(),
+    }
+}
+
+impl Writer {
+    /// Sends a text frame.
+    ///
+    /// # Errors
+    /// When it did not leave in time; the transport is of no use then.
+    pub async fn text(&mut self, text: String) -> io::Result<()> {
+        self.send(Message::text(text), WRITE_TIMEOUT).await
+    }
+
+    /// Sends a ping.
+    ///
+    /// # Errors
+    /// When it did not leave in time; the transport is of no use then.
+    pub async fn ping(&mut self) -> io::Result<()> {
+        self.send(Message::Ping(Vec::new().into()), WRITE_TIMEOUT)
+            .await
+    }
+
+    /// Sends a close frame.
+    ///
+    /// # Errors
+    /// When it did not leave in time.
+    pub async fn close(&mut self, code: CloseCode, reason: &str) -> io::Result<()> {
+        let frame = CloseFrame {
+            code: WsCloseCode::from(code.as_u16()),
+            reason: reason.to_owned().into(),
+        };
+        self.send(Message::Close(Some(frame)), CLOSE_TIMEOUT).await
+    }
+
+    async fn send(&mut self, message: Message, within: Duration) -> io::Result<()> {
+        match timeout(within, self.0.send(message)).await {
+            Ok(sent) => sent.map_err(io::Error::other),
+            Err(_) => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+}

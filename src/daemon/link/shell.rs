@@ -1,0 +1,418 @@
+//! The loop itself: one wake-up, one input, then everything the machine wants.
+
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::HubUrl;
+use crate::core::client::{Cause, DialFailure, Input, LinkClient, LinkState, Output};
+use crate::daemon::clock::{self, Clock};
+use crate::daemon::credentials::Credentials;
+use crate::daemon::dial::{Event, Reader, Writer};
+use crate::daemon::retry_timer;
+use crate::daemon::store::Incoming;
+use crate::domain::Code;
+use crate::wire::encode;
+
+use super::lane::{Done, Lane, Work};
+use super::transport::Transport;
+use super::{Command, LinkParts, LinkStatus};
+
+/// How often the clocks are looked at for a sleep of the machine.
+const TICK: Duration = Duration::from_secs(2);
+/// How long a stop may take: the last frames, the close, the commits under way.
+const STOP_TIMEOUT: Duration = Duration::from_secs(4);
+
+type Dialing = BoxFuture<'static, Result<(Reader, Writer), DialFailure>>;
+
+pub(super) struct Shell {
+    parts: LinkParts,
+    machine: LinkClient,
+    clock: Clock,
+    transport: Option<Transport>,
+    dialing: Option<Dialing>,
+    retry: Option<Instant>,
+    queue: Lane,
+    outbox: Lane,
+    tasks: JoinSet<()>,
+    shown: LinkStatus,
+    publish: watch::Sender<LinkStatus>,
+}
+
+/// What the loop woke up for.
+enum Wake {
+    Command(Option<Command>),
+    Dialed(Result<(Reader, Writer), DialFailure>),
+    Queue(Done),
+    Outbox(Done),
+    Event(Event),
+    OutboxGrew,
+    Capacity,
+    RetryDue,
+    Timeout,
+    Tick,
+}
+
+impl Shell {
+    pub(super) fn new(parts: LinkParts, publish: watch::Sender<LinkStatus>) -> Self {
+        Self {
+            machine: LinkClient::new(parts.config.clone()),
+            parts,
+            clock: Clock::new(),
+            transport: None,
+            dialing: None,
+            retry: None,
+            queue: Lane::default(),
+            outbox: Lane::default(),
+            tasks: JoinSet::new(),
+            shown: LinkStatus::idle(clock::wall()),
+            publish,
+        }
+    }
+
+    pub(super) async fn run(
+        mut self,
+        mut commands: mpsc::Receiver<Command>,
+        stop: CancellationToken,
+    ) {
+        let mut outbox = self.parts.store.outbox();
+        let mut capacity = self.parts.capacity.clone();
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while let Some(wake) = stop
+            .run_until_cancelled(self.wake(&mut commands, &mut outbox, &mut capacity, &mut tick))
+            .await
+        {
+            let now = self.clock.now();
+            match wake {
+                Wake::Command(Some(Command::Connect)) => self.machine.handle(Input::Connect, now),
+                Wake::Command(Some(Command::Disconnect)) => {
+                    self.machine.handle(Input::Disconnect, now);
+                }
+                // Every handle is gone: nobody can ask for anything, the link runs on.
+                Wake::Command(None) => {}
+                Wake::Dialed(dialed) => self.dialed(dialed),
+                Wake::Queue(done) | Wake::Outbox(done) => self.worked(done),
+                Wake::Event(event) => self.event(event),
+                Wake::OutboxGrew => {
+                    let next_n = *outbox.borrow_and_update();
+                    self.machine.handle(Input::OutboxGrew { next_n }, now);
+                }
+                Wake::Capacity => {
+                    let free = *capacity.borrow_and_update();
+                    self.machine.handle(Input::Capacity(free), now);
+                }
+                Wake::RetryDue => {
+                    self.retry = None;
+                    self.machine.handle(Input::RetryDue, now);
+                }
+                Wake::Timeout => self.machine.handle_timeout(now),
+                Wake::Tick => {
+                    if self.clock.slept() {
+                        tracing::info!("the machine slept; looking whether the hub is still there");
+                        self.machine.handle(Input::Woke, now);
+                    }
+                }
+            }
+            self.perform();
+        }
+        self.stop().await;
+    }
+
+    /// Waits for whatever is next; may be cancelled.
+    async fn wake(
+        &mut self,
+        commands: &mut mpsc::Receiver<Command>,
+        outbox: &mut watch::Receiver<u64>,
+        capacity: &mut watch::Receiver<u32>,
+        tick: &mut Interval,
+    ) -> Wake {
+        let now = self.clock.now();
+        let timeout = self.machine.poll_timeout();
+        let timeout = timeout.map(|(at, _)| Instant::now() + Duration::from_millis(at.since(now)));
+        let (store, source) = (&self.parts.store, self.parts.source.as_ref());
+        tokio::select! {
+            biased;
+            command = commands.recv(), if !commands.is_closed() || !commands.is_empty() => Wake::Command(command),
+            dialed = ready(&mut self.dialing) => Wake::Dialed(dialed),
+            done = self.queue.done_or_again(store, source) => Wake::Queue(done),
+            done = self.outbox.done_or_again(store, source) => Wake::Outbox(done),
+            () = at(timeout) => Wake::Timeout,
+            () = at(self.retry) => Wake::RetryDue,
+            event = next(&mut self.transport) => Wake::Event(event),
+            Ok(()) = outbox.changed() => Wake::OutboxGrew,
+            Ok(()) = capacity.changed() => Wake::Capacity,
+            _ = tick.tick() => Wake::Tick,
+        }
+    }
+
+    fn dialed(&mut self, dialed: Result<(Reader, Writer), DialFailure>) {
+        self.dialing = None;
+        let input = match dialed {
+            Ok((reader, writer)) => {
+                // Writers of older transports have ended or end by their own deadlines.
+                while self.tasks.try_join_next().is_some() {}
+                self.transport = Some(Transport::new(reader, writer, &mut self.tasks));
+                Input::TransportUp
+            }
+            Err(failure) => Input::TransportFailed(failure),
+        };
+        self.machine.handle(input, self.clock.now());
+    }
+
+    fn event(&mut self, event: Event) {
+        let input = match event {
+            Event::Text(text) => Input::Text(text),
+            Event::Heard => Input::Heard,
+            Event::Closed { code, detail } => {
+                self.transport = None;
+                Input::TransportClosed { code, detail }
+            }
+        };
+        self.machine.handle(input, self.clock.now());
+    }
+
+    fn worked(&mut self, done: Done) {
+        let now = self.clock.now();
+        match &done {
+            Done::Failed(error) => self.store_failed(Some(error.to_string())),
+            Done::Stored { .. } | Done::Renumbered { .. } | Done::Nothing => {
+                self.store_failed(None);
+            }
+            Done::Hello(_) | Done::Loaded(_) => {}
+        }
+        match done {
+            Done::Stored { last, fresh } => {
+                tracing::debug!(seq = last.seq.0, fresh, "envelopes are durable");
+                let (epoch, seq) = (last.epoch, last.seq);
+                self.machine.handle(Input::Stored { epoch, seq }, now);
+            }
+            Done::Hello(snapshot) => self.machine.hello(*snapshot, now),
+            Done::Loaded(rows) => self.machine.handle(Input::Reports(rows), now),
+            Done::Renumbered { next_n } => self.machine.handle(Input::OutboxGrew { next_n }, now),
+            Done::Nothing | Done::Failed(_) => {}
+        }
+    }
+
+    fn store_failed(&mut self, failed: Option<String>) {
+        if failed != self.shown.store_error {
+            match &failed {
+                Some(error) => {
+                    tracing::error!(%error, "nothing is acked until the queue can be written");
+                }
+                None => tracing::info!("the queue can be written again"),
+            }
+            self.shown.store_error = failed;
+        }
+    }
+
+    /// Carries out what the machine wants, in order, then starts the lanes and publishes.
+    fn perform(&mut self) {
+        while let Some(output) = self.machine.poll_output() {
+            self.output(output);
+        }
+        let source = self.parts.source.as_ref();
+        self.queue.start(&self.parts.store, source);
+        self.outbox.start(&self.parts.store, source);
+        self.show();
+    }
+
+    fn output(&mut self, output: Output) {
+        match output {
+            Output::Dial { hub_offset_ms } => self.dial(hub_offset_ms),
+            Output::SendHello => self.outbox.push(Work::Hello),
+            Output::Send(frame) => {
+                let text = encode(&frame);
+                self.written(|t| t.text(text));
+            }
+            Output::Ping => self.written(Transport::ping),
+            Output::Close { code, reason } => {
+                self.dialing = None;
+                if let Some(transport) = self.transport.take() {
+                    transport.close(code, reason);
+                }
+            }
+            Output::Store { cursor, envelope } => {
+                let envelope = *envelope;
+                self.queue
+                    .push(Work::Store(vec![Incoming { cursor, envelope }]));
+            }
+            Output::ResetCursor { epoch } => self.queue.push(Work::Reset(epoch)),
+            Output::LoadReports { after_n, limit } => {
+                self.outbox.push(Work::Load { after_n, limit });
+            }
+            Output::PruneReports {
+                through_n,
+                rejected,
+            } => {
+                for report in &rejected {
+                    tracing::warn!(n = report.n, code = %report.code, "the hub refused a report");
+                }
+                self.outbox.push(Work::Prune(through_n, rejected));
+            }
+            Output::RenumberOutbox { after_n } => self.outbox.push(Work::Renumber(after_n)),
+            Output::MintToken => self.renew(),
+            Output::ArmRetry(retry) => {
+                let delay = retry_timer::delay(retry);
+                self.retry = Some(Instant::now() + delay);
+                let ms = i64::try_from(delay.as_millis()).unwrap_or(i64::MAX);
+                self.shown.retry_at = Some(clock::wall().plus(ms));
+            }
+            Output::CancelRetry => {
+                self.retry = None;
+                self.shown.retry_at = None;
+            }
+            Output::State { state, cause } => self.state(state, cause.as_ref()),
+            Output::HubClock { hub_now } => {
+                self.shown.hub_offset_ms = hub_now.0.saturating_sub(clock::wall().0);
+            }
+        }
+    }
+
+    fn dial(&mut self, hub_offset_ms: i64) {
+        self.shown.retry_at = None;
+        self.shown.hub_offset_ms = hub_offset_ms;
+        self.transport = None;
+        let dialer = self.parts.dialer.clone();
+        self.dialing = Some(match self.identify() {
+            Ok((credentials, hub)) => async move {
+                let now = clock::wall().plus(hub_offset_ms);
+                let token = credentials.mint(now).map_err(|e| DialFailure::Refused {
+                    code: Code::TokenInvalid.as_str().to_owned(),
+                    message: e.to_string(),
+                    hub_offset_ms: None,
+                    retry_after_s: None,
+                })?;
+                dialer.dial(&hub, &token).await
+            }
+            .boxed(),
+            Err(failure) => std::future::ready(Err(failure)).boxed(),
+        });
+    }
+
+    /// Who this device is, as its files say now.
+    fn identify(&mut self) -> Result<(Credentials, HubUrl), DialFailure> {
+        let refused = |code: Code, message: String| DialFailure::Refused {
+            code: code.as_str().to_owned(),
+            message,
+            hub_offset_ms: None,
+            retry_after_s: None,
+        };
+        let credentials = Credentials::load(&self.parts.credentials)
+            .map_err(|e| refused(Code::TokenInvalid, e.to_string()))?
+            .ok_or_else(|| {
+                let message = "this device is not enrolled at a hub".to_owned();
+                refused(Code::TokenMissing, message)
+            })?;
+        let hub = self
+            .parts
+            .hub
+            .as_ref()
+            .unwrap_or(&credentials.enrolment.hub);
+        let hub = hub.clone();
+        self.shown.hub = Some(hub.to_string());
+        self.shown.device = Some(credentials.enrolment.device.to_string());
+        Ok((credentials, hub))
+    }
+
+    fn renew(&mut self) {
+        let now = clock::wall().plus(self.shown.hub_offset_ms);
+        let minted = match self.identify() {
+            Ok((credentials, _)) => credentials.mint(now).map_err(|e| e.to_string()),
+            Err(failure) => Err(format!("{failure:?}")),
+        };
+        match minted {
+            Ok(token) => {
+                let token = Input::Token(token.expose().to_owned());
+                self.machine.handle(token, self.clock.now());
+            }
+            // The machine asks again; the hub closes the link if it never comes.
+            Err(error) => {
+                tracing::warn!(%error, "the connection's credential could not be renewed")
+            }
+        }
+    }
+
+    fn written(&mut self, write: impl FnOnce(&Transport) -> bool) {
+        if let Some(transport) = &self.transport
+            && !write(transport)
+        {
+            self.transport = None;
+            let detail = "the hub does not read any more".to_owned();
+            let closed = Input::TransportClosed { code: None, detail };
+            self.machine.handle(closed, self.clock.now());
+        }
+    }
+
+    fn state(&mut self, state: LinkState, cause: Option<&Cause>) {
+        let name = state.as_str();
+        match cause {
+            Some(Cause::Fatal { code, message }) => {
+                tracing::error!(state = name, %code, %message, "the link is down for good");
+            }
+            Some(Cause::Lost { detail }) => tracing::warn!(state = name, %detail, "the link"),
+            Some(cause) => tracing::info!(state = name, ?cause, "the link"),
+            None => tracing::info!(state = name, "the link"),
+        }
+    }
+
+    fn show(&mut self) {
+        let machine = self.machine.status();
+        let ago = self.clock.now().since(machine.since);
+        let since = clock::wall().plus(-i64::try_from(ago).unwrap_or(0));
+        // The wall clock moves against the other one; the moment itself does not.
+        let same = self.shown.state == machine.state.as_str();
+        let since = if same { self.shown.since } else { since };
+        self.shown.take(&machine, since);
+        self.publish.send_if_modified(|told| {
+            let changed = *told != self.shown;
+            if changed {
+                told.clone_from(&self.shown);
+            }
+            changed
+        });
+    }
+
+    /// Says `bye`, lets commits under way end, and leaves; bounded.
+    async fn stop(mut self) {
+        let end = async {
+            while !self.queue.is_empty() {
+                let done = self.queue.done().await;
+                self.worked(done);
+                self.perform();
+            }
+            self.machine.handle(Input::Shutdown, self.clock.now());
+            self.perform();
+            while self.tasks.join_next().await.is_some() {}
+        };
+        if timeout(STOP_TIMEOUT, end).await.is_err() {
+            tracing::warn!("the link was cut: the hub did not close in time");
+        }
+    }
+}
+
+async fn ready(dialing: &mut Option<Dialing>) -> Result<(Reader, Writer), DialFailure> {
+    match dialing {
+        Some(dialing) => dialing.await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn next(transport: &mut Option<Transport>) -> Event {
+    match transport {
+        Some(transport) => transport.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}
