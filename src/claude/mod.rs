@@ -23,6 +23,7 @@ mod process;
 mod prompt;
 pub mod settings;
 mod stream;
+pub mod transcript;
 
 pub use hook_event::{EndReason, HookEvent, HookName, NoticeKind, StartSource};
 pub use hook_input::{HookInput, NotAHook};
