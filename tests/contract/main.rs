@@ -1,4 +1,5 @@
 //! Pure contracts: laws that hold for every implementation, golden frames, layer order.
 #![allow(clippy::unwrap_used, reason = "a failed wait or step is a failed test")]
 
+mod claude_hooks;
 mod store;

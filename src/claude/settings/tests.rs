@@ -8,11 +8,15 @@ use crate::claude::HookName;
 const NEW: Option<CliVersion> = Some(CliVersion(2, 1, 332));
 
 fn spec(name: &str) -> Spec {
+    spec_for(name, NEW)
+}
+
+fn spec_for(name: &str, version: Option<CliVersion>) -> Spec {
     let data = format!("/home/u/{name}");
     Spec::new(
         Path::new("/opt/bin/remote-collab"),
         Path::new(&data),
-        NEW,
+        version,
         None,
     )
     .unwrap()
@@ -372,15 +376,30 @@ mod random {
         )
     }
 
+    /// Few events, so that many cases fit into seconds.
+    fn add(text: &str, name: &str) -> String {
+        match enable(Some(text), &spec_for(name, None)).unwrap() {
+            Edit::Write(text) => text,
+            other => panic!("{other:?}"),
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
         #[test]
         fn any_settings_come_back_to_the_byte(text in settings()) {
-            let once = on(Some(&text), "a");
-            prop_assert_eq!(enable(Some(&once), &spec("a")), Ok(Edit::Unchanged));
+            let once = add(&text, "a");
+            prop_assert_eq!(enable(Some(&once), &spec_for("a", None)), Ok(Edit::Unchanged));
             let back = off(&once, "a");
             prop_assert_eq!(back.as_deref(), Some(text.as_str()), "{}", once);
-            let both = on(Some(&once), "b");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(300))]
+        #[test]
+        fn the_first_installation_can_leave_before_the_second(text in settings()) {
+            let both = add(&add(&text, "a"), "b");
             let other = off(&both, "a").unwrap();
             let back = off(&other, "b");
             prop_assert_eq!(back.as_deref(), Some(text.as_str()), "{}", both);
