@@ -10,3 +10,7 @@ pub mod projects;
 pub mod retry_timer;
 pub mod store;
 pub mod tls;
+
+pub mod dispatch;
+pub mod memory;
+mod memory_block;

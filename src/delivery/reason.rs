@@ -17,6 +17,12 @@ macro_rules! reasons {
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
             }
+
+            /// The reason of this word.
+            #[must_use]
+            pub fn parse(word: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|r| r.as_str() == word)
+            }
         }
     };
 }
@@ -54,6 +60,10 @@ reasons! {
     RateLimit = "rate_limit";
     /// The model's service is overloaded.
     Overloaded = "overloaded";
+    /// The account behind Claude cannot be charged.
+    ClaudeBilling = "claude_billing";
+    /// The model's service answers with errors.
+    ApiUnavailable = "api_unavailable";
     /// The project's tree has uncommitted changes and no worktree can be made.
     TreeDirty = "tree_dirty";
     /// The project's tree is being worked on and no worktree can be made.

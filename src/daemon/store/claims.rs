@@ -45,6 +45,7 @@ pub(super) fn apply(tx: &Tx<'_>, changes: &[Change], now: WallMs) -> Result<(), 
             Change::ForgetSession(id) => sessions::forget(tx, *id)?,
             Change::StartRun(row) => sessions::start_run(tx, row, now)?,
             Change::UpdateRun(row) => sessions::update_run(tx, row)?,
+            Change::ForgetRun(id) => sessions::forget_run(tx, *id)?,
         }
     }
     Ok(())

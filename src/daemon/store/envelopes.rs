@@ -274,6 +274,14 @@ pub(super) fn list(
     tx.rows(&sql, &params, read)
 }
 
+/// Envelopes that are queued or claimed and arrived after `after`, by arrival.
+pub(super) fn arrived(tx: &Tx<'_>, after: i64, limit: u32) -> Result<Vec<EnvelopeRow>, StoreError> {
+    let sql = format!(
+        "SELECT {COLUMNS} FROM envelopes WHERE ord > ? AND state <> 'terminal' ORDER BY ord LIMIT ?"
+    );
+    tx.rows(&sql, &[&after, &limit], read)
+}
+
 /// All attempts of a task, oldest first.
 pub(super) fn of_task(tx: &Tx<'_>, task: EnvelopeId) -> Result<Vec<EnvelopeRow>, StoreError> {
     let sql = format!("SELECT {COLUMNS} FROM envelopes WHERE task_id = ? ORDER BY ord");

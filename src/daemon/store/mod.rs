@@ -303,6 +303,15 @@ impl Store {
             .await
     }
 
+    /// Envelopes that are queued or claimed and arrived after `after` ([`EnvelopeRow::ord`]), by arrival, at most `limit`.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub async fn arrived(&self, after: i64, limit: u32) -> Result<Vec<EnvelopeRow>, StoreError> {
+        self.job(false, move |tx| envelopes::arrived(tx, after, limit))
+            .await
+    }
+
     /// One envelope, if it is still kept.
     ///
     /// # Errors

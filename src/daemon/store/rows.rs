@@ -256,6 +256,8 @@ pub enum Change {
     StartRun(RunRow),
     /// Replace a run's row.
     UpdateRun(RunRow),
+    /// Forget the run of this attempt: it did nothing, and the attempt may be started again.
+    ForgetRun(EnvelopeId),
 }
 
 /// How many envelopes stand where, for `status`.

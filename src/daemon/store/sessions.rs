@@ -126,6 +126,12 @@ pub(super) fn update_run(tx: &Tx<'_>, row: &RunRow) -> Result<(), StoreError> {
     Ok(())
 }
 
+pub(super) fn forget_run(tx: &Tx<'_>, id: EnvelopeId) -> Result<(), StoreError> {
+    tx.changed(0);
+    tx.exec("DELETE FROM runs WHERE envelope = ?", &[&id.to_string()])?;
+    Ok(())
+}
+
 fn write(tx: &Tx<'_>, row: &RunRow, sql: &str) -> Result<usize, StoreError> {
     let params: [Param<'_>; 10] = [
         &row.envelope.to_string(),

@@ -1,0 +1,645 @@
+//! The actor's state, its loop, and what becomes of each envelope that waits.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::registry::{Changed, Registry};
+use super::runs::Runs;
+use super::{Msg, Parts, View, follow, recover};
+use crate::config;
+use crate::daemon::clock;
+use crate::daemon::projects::Project;
+use crate::daemon::store::{Change, EnvelopeRow, EnvelopeState, NewReport, StoreError};
+use crate::delivery::fence::Letter;
+use crate::delivery::planner::{self, Plan, Target};
+use crate::delivery::{Approval, Features, Policy, ProjectPolicy, SessionSnapshot};
+use crate::domain::{
+    ClaimId, Envelope, EnvelopeId, EnvelopeKind, ProjectName, Receipt, ReportBody, SessionId,
+    Stage, TaskState, TaskStatus, WallMs,
+};
+
+/// Rows that are read from the queue at a time.
+const BATCH: u32 = 200;
+/// Sessions that are read at the start.
+const SESSIONS: u32 = 5_000;
+/// How long changes of sessions are gathered before they are stored and reported.
+const FLUSH: Duration = Duration::from_millis(200);
+/// Between looks at transcripts while a claim is open.
+const FOLLOW: Duration = Duration::from_millis(400);
+/// Between looks at the CLI's own registry.
+const SIGHT: Duration = Duration::from_secs(5);
+/// Closed sessions that are remembered.
+const CLOSED_KEPT: usize = 500;
+/// How long a closed session is remembered, ms: longer than any message lives.
+const CLOSED_KEPT_MS: i64 = 30 * 24 * 3600 * 1000;
+
+/// An envelope that waits or is held by a claim or a run.
+#[derive(Debug, Clone)]
+pub(super) struct Mail {
+    /// The envelope; its body's text is left out once it was measured.
+    pub(super) head: Envelope,
+    /// Its order of arrival.
+    pub(super) ord: i64,
+    /// What its text takes of a batch, units.
+    pub(super) units: usize,
+    /// Why it waits, as last reported.
+    pub(super) hold: Option<String>,
+    /// Whether a claim or a run has it.
+    pub(super) taken: bool,
+    /// When its plan may change by time alone.
+    until: Option<WallMs>,
+}
+
+impl Mail {
+    fn of(row: EnvelopeRow) -> Self {
+        let units = Letter::of(&row.envelope).map_or(0, |l| l.units());
+        let mut head = row.envelope;
+        for key in ["content", "task", "metadata", "options"] {
+            if let Some(value) = head.body.get_mut(key) {
+                *value = if key == "options" {
+                    serde_json::json!({})
+                } else {
+                    "".into()
+                };
+            }
+        }
+        Self {
+            head,
+            ord: row.ord,
+            units,
+            hold: row.hold_reason,
+            taken: row.state != EnvelopeState::Queued,
+            until: None,
+        }
+    }
+
+    pub(super) fn is_task(&self) -> bool {
+        self.head.kind == EnvelopeKind::Task
+    }
+}
+
+/// The dispatcher's state.
+#[derive(Debug)]
+pub(crate) struct Brain {
+    pub(super) parts: Parts,
+    pub(super) tx: mpsc::Sender<Msg>,
+    pub(super) tracker: TaskTracker,
+    view: watch::Sender<View>,
+    pub(super) registry: Registry,
+    pub(super) mail: BTreeMap<EnvelopeId, Mail>,
+    /// Claims that are not final.
+    pub(super) claims: BTreeMap<ClaimId, follow::Followed>,
+    pub(super) runs: Runs,
+    pub(super) paused: bool,
+    /// The enabled projects, as last read.
+    pub(super) projects: Vec<Project>,
+    last_ord: i64,
+    /// Sessions whose rows are to be stored.
+    dirty: BTreeSet<SessionId>,
+    /// Sessions as last reported.
+    reported: BTreeMap<SessionId, crate::domain::SessionInfo>,
+    forgotten: Vec<SessionId>,
+    flush_at: Option<Instant>,
+    follow_at: Instant,
+    sight_at: Instant,
+    replan: bool,
+}
+
+impl Brain {
+    /// The state as the store knows it, after runs of an earlier daemon were ended.
+    pub(super) async fn load(
+        parts: Parts,
+        tx: mpsc::Sender<Msg>,
+        view: watch::Sender<View>,
+        tracker: TaskTracker,
+    ) -> Result<Self, StoreError> {
+        let registry = Registry::load(parts.store.sessions(None, SESSIONS).await?);
+        let claims = parts.store.open_claims().await?;
+        let now = Instant::now();
+        let mut brain = Self {
+            runs: Runs::new(parts.config.policy.runs.concurrent),
+            parts,
+            tx,
+            tracker,
+            view,
+            registry,
+            mail: BTreeMap::new(),
+            claims: claims
+                .into_iter()
+                .filter_map(follow::Followed::load)
+                .collect(),
+            paused: false,
+            projects: Vec::new(),
+            last_ord: i64::MIN,
+            dirty: BTreeSet::new(),
+            reported: BTreeMap::new(),
+            forgotten: Vec::new(),
+            flush_at: None,
+            follow_at: now,
+            sight_at: now,
+            replan: true,
+        };
+        brain.read_projects();
+        recover::runs(&mut brain).await?;
+        recover::spool(&mut brain).await;
+        brain.sight().await;
+        brain.refresh().await?;
+        Ok(brain)
+    }
+
+    /// The actor's loop, until `cancel`.
+    pub(super) async fn run(mut self, mut rx: mpsc::Receiver<Msg>, cancel: CancellationToken) {
+        let mut version = self.parts.store.version();
+        version.mark_changed();
+        loop {
+            let due = self.due();
+            tokio::select! {
+                biased;
+                () = cancel.cancelled() => break,
+                Some(msg) = rx.recv() => self.take(msg).await,
+                Ok(()) = version.changed() => self.grown().await,
+                () = tokio::time::sleep_until(due) => self.moment().await,
+            }
+            if self.replan {
+                self.replan = false;
+                self.plan_all().await;
+            }
+            self.publish();
+        }
+        self.stop_runs(&mut rx).await;
+        self.flush().await;
+    }
+
+    fn due(&self) -> Instant {
+        let follow = (!self.claims.is_empty()).then_some(self.follow_at);
+        let hold = self
+            .mail
+            .values()
+            .filter(|m| !m.taken)
+            .filter_map(|m| m.until)
+            .min();
+        let now = clock::wall();
+        let hold = hold.map(|t| {
+            let ms = u64::try_from(t.0.saturating_sub(now.0)).unwrap_or(0);
+            Instant::now() + Duration::from_millis(ms.clamp(20, 3_600_000))
+        });
+        [Some(self.sight_at), follow, hold, self.flush_at]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(self.sight_at)
+    }
+
+    async fn take(&mut self, msg: Msg) {
+        match msg {
+            Msg::Hook {
+                call,
+                peer_pid,
+                reply,
+            } => self.hook(*call, peer_pid, reply).await,
+            Msg::Told { session, told } => {
+                if let Some(s) = self.registry.get_mut(session) {
+                    s.told = told;
+                    self.touch(session);
+                }
+            }
+            Msg::Run(msg) => self.run_msg(msg).await,
+            Msg::Paused(paused) => {
+                self.paused = paused;
+                self.replan = true;
+            }
+            Msg::ProjectsChanged => self.read_projects(),
+        }
+    }
+
+    async fn grown(&mut self) {
+        if let Err(error) = self.refresh().await {
+            tracing::error!(%error, "the queue cannot be read");
+        }
+    }
+
+    async fn moment(&mut self) {
+        let now = Instant::now();
+        if self.flush_at.is_some_and(|t| t <= now) {
+            self.flush().await;
+        }
+        if !self.claims.is_empty() && self.follow_at <= now {
+            self.follow_at = now + FOLLOW;
+            self.follow().await;
+        }
+        if self.sight_at <= now {
+            self.sight_at = now + SIGHT;
+            self.sight().await;
+            self.adopt_claims().await;
+        }
+        let wall = clock::wall();
+        if self
+            .mail
+            .values()
+            .any(|m| !m.taken && m.until.is_some_and(|t| t <= wall))
+        {
+            self.replan = true;
+        }
+    }
+
+    /// Looks at the CLI's own registry of live sessions.
+    pub(super) async fn sight(&mut self) {
+        let dir = self.parts.claude_dir.clone();
+        self.read_projects();
+        let projects = self.projects.clone();
+        let seen = tokio::task::spawn_blocking(move || follow::sightings(&dir, &projects)).await;
+        let Ok(seen) = seen else { return };
+        let now = clock::wall();
+        let changed = self.registry.sight(&seen, follow::is_alive, now);
+        self.changed(changed);
+        let old = self.registry.sweep(now.plus(-CLOSED_KEPT_MS), CLOSED_KEPT);
+        self.changed(old);
+    }
+
+    /// Takes in what the store has that is not here yet.
+    pub(super) async fn refresh(&mut self) -> Result<(), StoreError> {
+        loop {
+            let rows = self.parts.store.arrived(self.last_ord, BATCH).await?;
+            let full = rows.len() >= BATCH as usize;
+            let mut new = Vec::new();
+            for row in rows {
+                self.last_ord = self.last_ord.max(row.ord);
+                new.push(row.envelope.id);
+                self.mail
+                    .entry(row.envelope.id)
+                    .or_insert_with(|| Mail::of(row));
+            }
+            self.plan_each(new).await;
+            if !full {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Reads everything anew: the store refused a change because somebody else made one first.
+    pub(super) async fn resync(&mut self) {
+        self.mail.clear();
+        self.last_ord = i64::MIN;
+        self.grown().await;
+    }
+
+    /// The user's wishes and the device's means, as they are now.
+    pub(super) fn policy(&self) -> Policy {
+        let config = &self.parts.config;
+        let projects = self
+            .projects
+            .iter()
+            .map(|p| {
+                let mine = self
+                    .registry
+                    .iter()
+                    .filter(|s| s.project.as_ref() == Some(&p.name));
+                let policy = ProjectPolicy {
+                    last_active: mine.map(|s| s.active_at).max(),
+                    approval: approval(self.project_config(&p.name).approval),
+                    ..ProjectPolicy::default()
+                };
+                (p.name.clone(), policy)
+            })
+            .collect();
+        let f = config.policy.features;
+        Policy {
+            features: Features {
+                memory_injection: f.memory_injection,
+                message_notification: f.message_notification,
+                remote_task_execution: f.remote_task_execution && config.doors.headless,
+            },
+            projects,
+            approval: approval(config.policy.approval),
+            idle_threshold_ms: i64::try_from(config.idle_threshold.as_millis()).unwrap_or(i64::MAX),
+            preferred_session: config.session_id,
+            paused: self.paused,
+            claude_missing: self.parts.claude.is_none(),
+            blocked: self.runs.block(),
+            capacity: self.runs.free(),
+            ..Policy::default()
+        }
+    }
+
+    /// What the configuration says about this project.
+    pub(super) fn project_config(&self, name: &ProjectName) -> &config::Policy {
+        let config = &self.parts.config;
+        config.projects.get(name.as_str()).unwrap_or(&config.policy)
+    }
+
+    /// The enabled project of this name.
+    pub(super) fn project(&self, name: &ProjectName) -> Option<&Project> {
+        self.projects.iter().find(|p| p.name == *name)
+    }
+
+    /// Reads the list of enabled projects.
+    pub(super) fn read_projects(&mut self) {
+        match self.parts.projects.list() {
+            Ok(list) if list != self.projects => {
+                self.projects = list;
+                self.replan = true;
+            }
+            Ok(_) => {}
+            Err(error) => tracing::error!(%error, "the enabled projects cannot be read"),
+        }
+    }
+
+    pub(super) fn plan(
+        &self,
+        envelope: &Envelope,
+        policy: &Policy,
+        snapshots: &[SessionSnapshot],
+        now: WallMs,
+    ) -> Plan {
+        let of_project;
+        let target = match (&envelope.to.session_id, &envelope.to.project) {
+            (Some(id), _) => {
+                let id = self.registry.resolve(*id).map(|s| s.id);
+                match snapshots.iter().find(|s| Some(s.session_id) == id) {
+                    Some(session) => Target::Session(session),
+                    None => Target::Unknown,
+                }
+            }
+            (None, Some(name)) => {
+                of_project = snapshots
+                    .iter()
+                    .filter(|s| s.project.as_ref() == Some(name))
+                    .cloned()
+                    .collect::<Vec<_>>();
+                Target::Project {
+                    name,
+                    sessions: &of_project,
+                }
+            }
+            (None, None) => Target::Device {
+                sessions: snapshots,
+            },
+        };
+        planner::plan(envelope, target, policy, now)
+    }
+
+    pub(super) fn snapshots(&self) -> Vec<SessionSnapshot> {
+        self.registry
+            .iter()
+            .map(super::registry::Session::snapshot)
+            .collect()
+    }
+
+    pub(super) async fn plan_all(&mut self) {
+        let mut ids: Vec<_> = self
+            .mail
+            .iter()
+            .filter(|(_, m)| !m.taken)
+            .map(|(id, m)| (m.ord, *id))
+            .collect();
+        ids.sort_unstable();
+        self.plan_each(ids.into_iter().map(|(_, id)| id).collect())
+            .await;
+    }
+
+    /// Plans these envelopes in order and does what the plans say.
+    async fn plan_each(&mut self, ids: Vec<EnvelopeId>) {
+        if ids.is_empty() {
+            return;
+        }
+        let now = clock::wall();
+        let snapshots = self.snapshots();
+        let mut changes = Vec::new();
+        let mut done = Vec::new();
+        let mut policy = self.policy();
+        for id in ids {
+            // Capacity changes with every run that starts.
+            policy.capacity = self.runs.free();
+            let Some(mail) = self.mail.get(&id).filter(|m| !m.taken) else {
+                continue;
+            };
+            let plan = self.plan(&mail.head, &policy, &snapshots, now);
+            let expires = mail.head.expires_at;
+            let is_task = mail.is_task();
+            let until = match &plan {
+                Plan::Hold { until, .. } => Some(until.map_or(expires, |t| t.min(expires))),
+                Plan::Hooks { .. } | Plan::Inbox { .. } | Plan::Doorbell { .. } => Some(expires),
+                _ => None,
+            };
+            let reason = match &plan {
+                Plan::Hold { reason, .. } => Some(reason.as_str().to_owned()),
+                _ => None,
+            };
+            let stage = plan.stage();
+            let state = plan.task_state().filter(|_| is_task);
+            if let Some(mail) = self.mail.get_mut(&id) {
+                mail.until = until;
+                if reason != mail.hold && plan_waits(&plan) {
+                    mail.hold.clone_from(&reason);
+                    changes.push(Change::Hold { id, reason });
+                    changes.extend(reports(id, stage.as_ref(), state.as_ref(), now));
+                    continue;
+                }
+            }
+            match plan {
+                Plan::Hold { .. }
+                | Plan::Hooks { .. }
+                | Plan::Inbox { .. }
+                | Plan::Doorbell { .. } => {}
+                Plan::Undeliverable { .. }
+                | Plan::Reject { .. }
+                | Plan::Unsupported
+                | Plan::Expired => {
+                    changes.push(Change::FinishQueued(id));
+                    changes.extend(reports(id, stage.as_ref(), state.as_ref(), now));
+                    done.push(id);
+                }
+                Plan::Control => self.control(id).await,
+                Plan::Headless {
+                    resume, project, ..
+                } => self.start_run(id, resume, project).await,
+            }
+        }
+        if self.apply(changes).await {
+            for id in done {
+                self.mail.remove(&id);
+            }
+        }
+    }
+
+    /// Makes changes durable; false if the store refused, after which everything was read anew.
+    pub(super) async fn apply(&mut self, changes: Vec<Change>) -> bool {
+        if changes.is_empty() {
+            return true;
+        }
+        match self.parts.store.apply(changes).await {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!(%error, "a change was refused; the queue is read anew");
+                Box::pin(self.resync()).await;
+                false
+            }
+        }
+    }
+
+    /// Notes what changed in the registry.
+    pub(super) fn changed(&mut self, changed: Changed) {
+        if changed == Changed::default() {
+            return;
+        }
+        self.replan = true;
+        self.forgotten.extend(changed.forgotten);
+        for id in changed.sessions {
+            self.touch(id);
+        }
+        self.flush_at.get_or_insert_with(|| Instant::now() + FLUSH);
+    }
+
+    pub(super) fn touch(&mut self, id: SessionId) {
+        self.dirty.insert(id);
+        self.flush_at.get_or_insert_with(|| Instant::now() + FLUSH);
+    }
+
+    /// Asks for a new plan of everything that waits.
+    pub(super) fn replan(&mut self) {
+        self.replan = true;
+    }
+
+    /// Looks at transcripts soon.
+    pub(super) fn follow_soon(&mut self, within: Duration) {
+        self.follow_at = self.follow_at.min(Instant::now() + within);
+    }
+
+    /// Stores and reports the sessions that changed.
+    pub(super) async fn flush(&mut self) {
+        self.flush_at = None;
+        let mut changes: Vec<Change> = Vec::new();
+        for id in std::mem::take(&mut self.forgotten) {
+            self.reported.remove(&id);
+            changes.push(Change::ForgetSession(id));
+        }
+        let now = clock::wall();
+        for id in std::mem::take(&mut self.dirty) {
+            let Some(session) = self.registry.get_mut(id) else {
+                continue;
+            };
+            let row = session.row();
+            let info = row.info();
+            let told = self.reported.get(&id).is_some_and(|before| {
+                (before.activity, &before.project, &before.lineage)
+                    == (info.activity, &info.project, &info.lineage)
+            });
+            if !told {
+                changes.push(Change::Report(NewReport::new(
+                    id.0,
+                    now,
+                    ReportBody::Session(info.clone()),
+                )));
+                self.reported.insert(id, info);
+            }
+            changes.push(Change::Session(row));
+        }
+        self.apply(changes).await;
+    }
+
+    fn publish(&self) {
+        let mut sessions: Vec<_> = self.registry.iter().map(|s| s.row().info()).collect();
+        sessions.sort_by_key(|s| std::cmp::Reverse(s.active_at));
+        let view = View {
+            sessions,
+            running: self.runs.running(),
+            free: self.runs.free(),
+            paused: self.paused,
+        };
+        self.view.send_if_modified(|old| {
+            let new = *old != view;
+            if new {
+                *old = view;
+            }
+            new
+        });
+    }
+
+    /// An envelope that is not for a session.
+    async fn control(&mut self, id: EnvelopeId) {
+        let Some(mail) = self.mail.get(&id) else {
+            return;
+        };
+        let cancel = mail.head.cancel();
+        let now = clock::wall();
+        let mut changes = Vec::new();
+        if let Some(cancel) = cancel {
+            changes.extend(self.cancel(cancel.task_id).await);
+        }
+        changes.push(Change::FinishQueued(id));
+        changes.extend(reports(id, Some(&Stage::Done), None, now));
+        if self.apply(changes).await {
+            self.mail.remove(&id);
+        }
+    }
+
+    /// Stops a task: one that waits ends here, one that runs is told to stop.
+    async fn cancel(&mut self, task: EnvelopeId) -> Vec<Change> {
+        let waiting = match self.parts.store.attempts(task).await {
+            Ok(rows) => rows,
+            Err(error) => {
+                tracing::error!(%error, %task, "a task to be cancelled cannot be read");
+                Vec::new()
+            }
+        };
+        let now = clock::wall();
+        let mut changes = Vec::new();
+        for row in waiting {
+            let id = row.envelope.id;
+            if row.state == EnvelopeState::Queued {
+                changes.push(Change::FinishQueued(id));
+                let state = TaskState::new(TaskStatus::Cancelled);
+                changes.extend(reports(id, Some(&Stage::Cancelled), Some(&state), now));
+                self.mail.remove(&id);
+            } else {
+                self.runs.cancel(id);
+            }
+        }
+        changes
+    }
+}
+
+const fn approval(configured: config::Approval) -> Approval {
+    match configured {
+        config::Approval::ByTrust => Approval::ByTrust,
+        config::Approval::Always => Approval::Always,
+    }
+}
+
+/// Whether the envelope stays in the queue under this plan.
+const fn plan_waits(plan: &Plan) -> bool {
+    matches!(
+        plan,
+        Plan::Hold { .. } | Plan::Hooks { .. } | Plan::Inbox { .. } | Plan::Doorbell { .. }
+    )
+}
+
+/// The reports of a stage and, for a task, of its state.
+pub(super) fn reports(
+    id: EnvelopeId,
+    stage: Option<&Stage>,
+    state: Option<&TaskState>,
+    at: WallMs,
+) -> Vec<Change> {
+    let receipt = stage.map(|stage| {
+        NewReport::receipt(
+            id,
+            Receipt {
+                stage: stage.clone(),
+                at,
+                evidence: None,
+            },
+        )
+    });
+    let status = state.map(|s| NewReport::new(id.0, at, ReportBody::Status(s.clone())));
+    status
+        .into_iter()
+        .chain(receipt)
+        .map(Change::Report)
+        .collect()
+}

@@ -1,0 +1,431 @@
+//! Claims on their way: what transcripts, processes and time say about them, and what that makes of their envelopes.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::brain::Brain;
+use super::registry::{Owner, Sighting, project_of};
+use crate::claude::{ProcessTable as _, SystemProcesses};
+use crate::claude::{live_sessions, transcript};
+use crate::daemon::clock;
+use crate::daemon::projects::Project;
+use crate::daemon::store::{Change, ClaimRow, NewReport};
+use crate::delivery::claims::{Claim, ClaimState, Effect, Quiet, Sign};
+use crate::domain::{
+    Activity, ClaimId, Door, EnvelopeId, Receipt, ReportBody, SessionId, Stage, TaskResult,
+    TaskState, TaskStatus, WallMs, limits,
+};
+
+/// Bytes of one transcript that are read at a time; the rest follows at the next look.
+const READ: u64 = 8 << 20;
+/// How long a session that closed may still write to its transcript, ms.
+const SETTLE_MS: i64 = 2_000;
+/// How long a task may take in a live session before it is told to have failed, ms.
+const LIVE_TASK_MS: i64 = (limits::RUN_TIMEOUT_S * 1000).cast_signed();
+
+/// What the claim's row keeps beside its columns.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Detail {
+    claim: Claim,
+    #[serde(default)]
+    last_message: Option<String>,
+}
+
+/// A claim with what was read about it.
+#[derive(Debug, Clone)]
+pub(super) struct Followed {
+    pub(super) claim: Claim,
+    opened_at: WallMs,
+    watch: transcript::Watch,
+    /// Whether the transcript goes on behind what was read.
+    behind: bool,
+    /// The last assistant message of the turn that it ended with, once that ended.
+    last_message: Option<String>,
+}
+
+impl Followed {
+    pub(super) fn new(claim: Claim, opened_at: WallMs) -> Self {
+        let watch = transcript::Watch::new(claim.offset, [claim.nonce()]);
+        Self {
+            claim,
+            opened_at,
+            watch,
+            behind: false,
+            last_message: None,
+        }
+    }
+
+    /// The claim as it was stored; `None` for a row of another shape, which a program's own claim has.
+    pub(super) fn load(row: ClaimRow) -> Option<(ClaimId, Self)> {
+        let detail: Detail = serde_json::from_value(row.detail).ok()?;
+        let mut followed = Self::new(detail.claim, row.opened_at);
+        followed.last_message = detail.last_message;
+        Some((row.id, followed))
+    }
+
+    /// The turn ended with this message.
+    pub(super) fn ended(&mut self, last: Option<&str>) {
+        self.last_message = last.map(str::to_owned);
+    }
+
+    /// The row of a claim.
+    pub(super) fn row(claim: &Claim, last: Option<&str>, opened_at: WallMs) -> ClaimRow {
+        let word = serde_json::to_value(claim.state).unwrap_or_default();
+        let detail = Detail {
+            claim: claim.clone(),
+            last_message: last.map(str::to_owned),
+        };
+        ClaimRow {
+            id: claim.id,
+            door: claim.door,
+            session: Some(claim.session),
+            envelopes: claim.envelopes.clone(),
+            transcript: claim.transcript.as_ref().map(PathBuf::from),
+            offset: claim.offset,
+            opened_at,
+            lease_until: claim.lease_until,
+            state: word.as_str().unwrap_or_default().to_owned(),
+            closed: claim.state.is_final(),
+            detail: serde_json::to_value(detail).unwrap_or_default(),
+        }
+    }
+
+    /// What the transcript says now, in the order in which the claim should hear it.
+    fn read(&mut self) -> Vec<Sign> {
+        let Some(path) = self.claim.transcript.clone() else {
+            return Vec::new();
+        };
+        let reach = transcript::follow(Path::new(&path), &mut self.watch, READ);
+        self.behind = matches!(
+            reach,
+            Ok(transcript::Reach::More | transcript::Reach::Replaced)
+        );
+        match reach {
+            Ok(transcript::Reach::Replaced) => {
+                // Another file of the same name: what matters is in it, or nowhere.
+                self.watch = transcript::Watch::new(0, [self.claim.nonce()]);
+            }
+            Ok(_) => {}
+            Err(error) => tracing::debug!(%error, path, "a transcript cannot be read now"),
+        }
+        let nonce = self.claim.nonce();
+        let Some(trace) = self.watch.trace(&nonce) else {
+            return Vec::new();
+        };
+        let mut signs = Vec::new();
+        if trace.enqueued.is_some() && !self.claim.enqueued {
+            signs.push(Sign::EnqueueSeen);
+        }
+        if trace.seen.is_some() {
+            let turn_ended = self.watch.ended_after(&nonce);
+            signs.push(Sign::EvidenceSeen { turn_ended });
+            if turn_ended {
+                signs.push(Sign::TurnEnded);
+            }
+        } else if let (Some(end), Some(prompt)) =
+            (self.watch.ends().first, self.watch.prompts().last)
+            && prompt > end
+        {
+            // A prompt after an end: a whole turn passed, whatever the file was behind by.
+            signs.push(Sign::TurnBoundaryWithoutNonce);
+        }
+        signs
+    }
+}
+
+/// Whether a transcript holds a nonce that went to the model.
+pub(super) async fn holds(path: &Path, nonce: ClaimId) -> bool {
+    let path = path.to_owned();
+    let read = tokio::task::spawn_blocking(move || {
+        let nonce = nonce.to_string();
+        let mut watch = transcript::Watch::new(0, [nonce.clone()]);
+        while matches!(
+            transcript::follow(&path, &mut watch, READ),
+            Ok(transcript::Reach::More)
+        ) {}
+        watch.trace(&nonce).is_some_and(|t| t.seen.is_some())
+    });
+    // What cannot be read is no proof of non-delivery.
+    read.await.unwrap_or(true)
+}
+
+/// The CLI's own list of live sessions, with their projects.
+pub(super) fn sightings(claude_dir: &Path, projects: &[Project]) -> Vec<Sighting> {
+    let uid = rustix::process::getuid().as_raw();
+    let scan = match live_sessions(claude_dir, uid, &SystemProcesses) {
+        Ok(scan) => scan,
+        Err(error) => {
+            tracing::warn!(%error, "the CLI's list of live sessions cannot be read");
+            return Vec::new();
+        }
+    };
+    scan.sessions
+        .into_iter()
+        .filter_map(|s| {
+            let enabled = projects.iter().map(|p| (&p.name, p.path.as_path()));
+            let project = s
+                .cwd
+                .as_deref()
+                .and_then(|cwd| project_of(cwd, enabled).cloned());
+            Some(Sighting {
+                session: s.session_id,
+                owner: Owner {
+                    pid: s.pid,
+                    start: s.proc_start.parse().ok()?,
+                },
+                activity: (s.activity != Activity::Unknown).then_some(s.activity),
+                at: s.since.unwrap_or_default(),
+                cwd: s.cwd,
+                entrypoint: s.entrypoint,
+                project,
+            })
+        })
+        .collect()
+}
+
+/// Whether this very process still runs.
+pub(super) fn is_alive(owner: Owner) -> bool {
+    SystemProcesses
+        .look(owner.pid)
+        .is_some_and(|p| p.start.parse() == Ok(owner.start))
+}
+
+impl Brain {
+    /// Looks at every claim.
+    pub(super) async fn follow(&mut self) {
+        let ids: Vec<_> = self.claims.keys().copied().collect();
+        for id in ids {
+            self.look(id).await;
+        }
+    }
+
+    /// Looks at the claims of one session.
+    pub(super) async fn follow_session(&mut self, session: SessionId) {
+        let ids: Vec<_> = self
+            .claims
+            .iter()
+            .filter(|(_, f)| f.claim.session == session)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in ids {
+            self.look(id).await;
+        }
+    }
+
+    async fn look(&mut self, id: ClaimId) {
+        let Some(mut followed) = self.claims.get(&id).cloned() else {
+            return;
+        };
+        let read = tokio::task::spawn_blocking(move || {
+            let signs = followed.read();
+            (followed, signs)
+        });
+        // Nobody else changes claims meanwhile: this is the actor.
+        let Ok((followed, signs)) = read.await else {
+            return;
+        };
+        let behind = followed.behind;
+        self.claims.insert(id, followed);
+        for sign in signs {
+            self.sign(id, sign).await;
+        }
+        let Some(followed) = self.claims.get(&id) else {
+            return;
+        };
+        let now = clock::wall();
+        let claim = &followed.claim;
+        let session = self.registry.resolve(claim.session);
+        let closed = session
+            .is_none_or(|s| s.activity == Activity::Closed && s.since.plus(SETTLE_MS) <= now);
+        if behind {
+            // No conclusion from a transcript that was not read to its end.
+        } else if closed && claim.door != Door::LocalApi {
+            // Its turn is over with its process: what was seen is done, what was not never will be.
+            self.sign(id, Sign::ProcessGone).await;
+            self.sign(id, Sign::TurnEnded).await;
+        } else if claim.state.is_open() && claim.lease_until <= now {
+            let quiet = match session {
+                Some(s) if s.activity == Activity::Idle => {
+                    Quiet::IdleSince(s.idle_since.unwrap_or(s.since))
+                }
+                _ => Quiet::Busy,
+            };
+            self.sign(id, Sign::LeaseDue(quiet)).await;
+        }
+        if self.overdue_task(id, now) {
+            self.give_up(id, now).await;
+        }
+    }
+
+    /// Whether the claim holds a task whose session has had its time.
+    fn overdue_task(&self, id: ClaimId, now: WallMs) -> bool {
+        self.claims.get(&id).is_some_and(|f| {
+            f.opened_at.plus(LIVE_TASK_MS) <= now
+                && f.claim.envelopes.iter().any(|e| self.is_task(*e))
+        })
+    }
+
+    fn is_task(&self, id: EnvelopeId) -> bool {
+        self.mail.get(&id).is_some_and(super::brain::Mail::is_task)
+    }
+
+    /// Tells a claim of a sign, and makes durable what follows.
+    pub(super) async fn sign(&mut self, id: ClaimId, sign: Sign) {
+        let now = clock::wall();
+        let Some(followed) = self.claims.get_mut(&id) else {
+            return;
+        };
+        let before = followed.claim.clone();
+        let effect = followed.claim.on(sign, now);
+        if before == followed.claim {
+            return;
+        }
+        let changes = self.effects(id, &effect, now);
+        if !self.apply(changes).await {
+            // Refused: the claim is another one now, or the store is away; the store is right.
+            self.reload_claim(id).await;
+            return;
+        }
+        let Some(followed) = self.claims.get(&id) else {
+            return;
+        };
+        let (done, envelopes) = (
+            followed.claim.state == ClaimState::Done,
+            followed.claim.envelopes.clone(),
+        );
+        if effect.requeue {
+            for envelope in &envelopes {
+                if let Some(mail) = self.mail.get_mut(envelope) {
+                    mail.taken = false;
+                }
+            }
+            self.replan();
+        }
+        if done {
+            for envelope in &envelopes {
+                self.mail.remove(envelope);
+            }
+        }
+        if self
+            .claims
+            .get(&id)
+            .is_some_and(|f| f.claim.state.is_final())
+        {
+            self.claims.remove(&id);
+            // The lane is free again.
+            self.replan();
+        }
+    }
+
+    fn effects(&self, id: ClaimId, effect: &Effect, now: WallMs) -> Vec<Change> {
+        let Some(followed) = self.claims.get(&id) else {
+            return Vec::new();
+        };
+        let claim = &followed.claim;
+        let row = Followed::row(claim, followed.last_message.as_deref(), followed.opened_at);
+        let mut changes = vec![Change::UpdateClaim(row)];
+        for envelope in &claim.envelopes {
+            let task = self.is_task(*envelope);
+            for stage in &effect.receipts {
+                if *stage == Stage::Done && task {
+                    let result = TaskResult {
+                        text: followed.last_message.clone().unwrap_or_default(),
+                        session_id: Some(claim.session),
+                        ..TaskResult::default()
+                    };
+                    let state = TaskState::new(TaskStatus::Completed);
+                    changes.push(report(*envelope, now, ReportBody::Result(result)));
+                    changes.push(report(*envelope, now, ReportBody::Status(state)));
+                }
+                let evidence = (*stage == Stage::Seen)
+                    .then(|| json!({"session_id": claim.session, "nonce": claim.nonce()}));
+                let receipt = Receipt {
+                    stage: stage.clone(),
+                    at: now,
+                    evidence,
+                };
+                changes.push(Change::Report(NewReport::receipt(*envelope, receipt)));
+            }
+            if effect.requeue {
+                changes.push(Change::Requeue(*envelope));
+                if task {
+                    let again = TaskState::new(TaskStatus::Delivered);
+                    changes.push(report(*envelope, now, ReportBody::Status(again)));
+                }
+            } else if claim.state == ClaimState::Done {
+                changes.push(Change::Finish(*envelope));
+            }
+        }
+        changes
+    }
+
+    /// A task that its live session never ended: the sender learns that, and the claim is closed.
+    async fn give_up(&mut self, id: ClaimId, now: WallMs) {
+        let Some(mut followed) = self.claims.remove(&id) else {
+            return;
+        };
+        followed.claim.state = ClaimState::Done;
+        let row = Followed::row(&followed.claim, None, followed.opened_at);
+        let mut changes = vec![Change::UpdateClaim(row)];
+        for envelope in &followed.claim.envelopes {
+            if self.is_task(*envelope) {
+                let state = TaskState::because(TaskStatus::Failed, "declined");
+                changes.push(report(*envelope, now, ReportBody::Status(state)));
+            }
+            let receipt = Receipt {
+                stage: Stage::Done,
+                at: now,
+                evidence: None,
+            };
+            changes.push(Change::Report(NewReport::receipt(*envelope, receipt)));
+            changes.push(Change::Finish(*envelope));
+        }
+        if self.apply(changes).await {
+            for envelope in &followed.claim.envelopes {
+                self.mail.remove(envelope);
+            }
+        }
+    }
+
+    async fn reload_claim(&mut self, id: ClaimId) {
+        match self.parts.store.claim(id).await {
+            Ok(Some(row)) if !row.closed => {
+                if let Some((id, followed)) = Followed::load(row) {
+                    self.claims.insert(id, followed);
+                }
+            }
+            Ok(_) => {
+                self.claims.remove(&id);
+            }
+            Err(error) => tracing::error!(%error, %id, "a claim cannot be read"),
+        }
+    }
+
+    /// Takes in claims that programs opened through the local API.
+    pub(super) async fn adopt_claims(&mut self) {
+        match self.parts.store.open_claims().await {
+            Ok(rows) => {
+                for row in rows {
+                    if self.claims.contains_key(&row.id) {
+                        continue;
+                    }
+                    for envelope in &row.envelopes {
+                        if let Some(mail) = self.mail.get_mut(envelope) {
+                            mail.taken = true;
+                        }
+                    }
+                    if let Some((id, followed)) = Followed::load(row) {
+                        self.claims.insert(id, followed);
+                    }
+                }
+            }
+            Err(error) => tracing::error!(%error, "open claims cannot be read"),
+        }
+    }
+}
+
+fn report(id: EnvelopeId, now: WallMs, body: ReportBody) -> Change {
+    Change::Report(NewReport::new(id.0, now, body))
+}

@@ -1,0 +1,206 @@
+//! The dispatcher: the one task that knows what waits, which sessions live, who holds what, and which runs go.
+//!
+//! Everything that could concern two parties at once (a hook that asks for mail, an envelope that just arrived, a run
+//! that ended) passes through this actor, so there are no locks and no order to get wrong. It decides nothing by itself:
+//! [`crate::delivery`] and [`crate::trigger`] hold the decisions, the [`Store`] makes each of them durable together with its
+//! reports, and this module carries facts in and effects out.
+//!
+//! ```text
+//! store.version ──▶ refresh ──▶ plan each ──▶ hold / refuse / start a run      (brain, runs)
+//! POST /hook    ──▶ registry ──▶ claim for this boundary ──▶ text for the hook  (hooks)
+//! every moment  ──▶ transcripts, leases, the CLI's registry ──▶ signs           (follow)
+//! ```
+//!
+//! What it must never do: wait for the network (memory is fetched by the hook's own task), wait for a run, or hand over
+//! before the claim is durable.
+
+mod brain;
+mod follow;
+mod hooks;
+mod recover;
+pub(crate) mod registry;
+mod runs;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::claude::HookName;
+use crate::config::DaemonConfig;
+use crate::daemon::memory::MemorySource;
+use crate::daemon::memory_block::Told;
+use crate::daemon::projects::Projects;
+use crate::daemon::store::{Store, StoreError};
+use crate::domain::{ProjectName, SessionId, SessionInfo};
+use crate::local::{HookAnswer, HookCall, Places};
+
+pub(crate) use brain::Brain;
+
+/// Messages that wait for the actor at most; a hook that finds no place is answered with nothing.
+const QUEUE: usize = 256;
+
+/// What the dispatcher works with.
+#[derive(Debug, Clone)]
+pub struct Parts {
+    /// The queue.
+    pub store: Store,
+    /// The configuration.
+    pub config: Arc<DaemonConfig>,
+    /// The CLI, if one was found.
+    pub claude: Option<PathBuf>,
+    /// The CLI's own folder (`~/.claude`).
+    pub claude_dir: PathBuf,
+    /// The enabled projects.
+    pub projects: Projects,
+    /// The hub's memory.
+    pub memory: MemorySource,
+    /// The installation.
+    pub places: Places,
+}
+
+/// What a hook's own task has to do before it can answer.
+#[derive(Debug)]
+enum Reply {
+    Answer(HookAnswer),
+    /// A session starts: give it memory.
+    Start(Start),
+}
+
+/// A session that is to be given memory.
+#[derive(Debug, Clone)]
+struct Start {
+    event: HookName,
+    session: SessionId,
+    project: ProjectName,
+    /// What it was told before, if it still knows it.
+    told: Option<Told>,
+}
+
+/// What the actor is told.
+#[derive(Debug)]
+enum Msg {
+    Hook {
+        call: Box<HookCall>,
+        peer_pid: Option<u32>,
+        reply: oneshot::Sender<Reply>,
+    },
+    Told {
+        session: SessionId,
+        told: Told,
+    },
+    Run(runs::RunMsg),
+    Paused(bool),
+    ProjectsChanged,
+}
+
+/// What the rest of the daemon may know at any time.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct View {
+    /// The sessions, most recently active first.
+    pub sessions: Vec<SessionInfo>,
+    /// Runs that go.
+    pub running: u32,
+    /// Free run slots.
+    pub free: u32,
+    /// Whether the user paused everything.
+    pub paused: bool,
+}
+
+/// A handle on the dispatcher; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Dispatcher {
+    tx: mpsc::Sender<Msg>,
+    view: watch::Receiver<View>,
+    memory: MemorySource,
+    memory_tokens: usize,
+}
+
+impl Dispatcher {
+    /// Reads what the store knows, stops runs that an earlier daemon left behind, and starts the actor on `tracker`; it ends
+    /// with `cancel`, after its runs were stopped.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn start(
+        parts: Parts,
+        tracker: &TaskTracker,
+        cancel: CancellationToken,
+    ) -> Result<Self, StoreError> {
+        let (tx, rx) = mpsc::channel(QUEUE);
+        let (view_tx, view) = watch::channel(View::default());
+        let (memory, memory_tokens) = (parts.memory.clone(), parts.config.memory_tokens);
+        let brain = Brain::load(parts, tx.clone(), view_tx, tracker.clone()).await?;
+        tracker.spawn(brain.run(rx, cancel));
+        Ok(Self {
+            tx,
+            view,
+            memory,
+            memory_tokens,
+        })
+    }
+
+    /// What is known now; changes with it.
+    #[must_use]
+    pub fn view(&self) -> watch::Receiver<View> {
+        self.view.clone()
+    }
+
+    /// Answers a hook. `peer_pid` is the process at the other end of the socket.
+    ///
+    /// # Cancel safety
+    /// Dropping this while mail is being claimed gives the mail back.
+    pub async fn hook(&self, call: HookCall, peer_pid: Option<u32>) -> HookAnswer {
+        let (reply, answer) = oneshot::channel();
+        let msg = Msg::Hook {
+            call: Box::new(call),
+            peer_pid,
+            reply,
+        };
+        // A full queue means that the hook would be late anyway.
+        if self.tx.try_send(msg).is_err() {
+            return HookAnswer::default();
+        }
+        match answer.await {
+            Ok(Reply::Answer(answer)) => answer,
+            Ok(Reply::Start(start)) => self.greet(start).await,
+            Err(_) => HookAnswer::default(),
+        }
+    }
+
+    /// Gives a starting session its memory.
+    async fn greet(&self, start: Start) -> HookAnswer {
+        let known = self.memory.knowledge(start.session, &start.project).await;
+        let Some(block) = known.block(start.told.as_ref(), self.memory_tokens) else {
+            return HookAnswer::default();
+        };
+        let output = crate::claude::HookOutput::context(start.event, block.text).into_json();
+        let told = Msg::Told {
+            session: start.session,
+            told: block.told,
+        };
+        if self.tx.send(told).await.is_err() {
+            tracing::debug!("the dispatcher ended before a session's memory was noted");
+        }
+        HookAnswer {
+            output,
+            ..HookAnswer::default()
+        }
+    }
+
+    /// Holds everything, or lets it go again.
+    pub async fn pause(&self, paused: bool) {
+        if self.tx.send(Msg::Paused(paused)).await.is_err() {
+            tracing::debug!("the dispatcher has ended");
+        }
+    }
+
+    /// Reads the enabled projects anew.
+    pub async fn projects_changed(&self) {
+        if self.tx.send(Msg::ProjectsChanged).await.is_err() {
+            tracing::debug!("the dispatcher has ended");
+        }
+    }
+}
