@@ -146,6 +146,18 @@ pub struct Problem {
     /// What is known, with `unknown_target`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub known: Vec<String>,
+    /// Every fault of the body, with `invalid_field`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<FieldFault>,
+}
+
+/// One fault of a body.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FieldFault {
+    /// Where: a JSON pointer into the body, or the name of a header or query parameter.
+    pub pointer: String,
+    /// What is wrong there.
+    pub detail: String,
 }
 
 impl Problem {
@@ -160,6 +172,7 @@ impl Problem {
             retry_after_s: None,
             now: None,
             known: Vec::new(),
+            errors: Vec::new(),
         }
     }
 

@@ -22,7 +22,7 @@ mod session;
 mod task;
 mod time;
 
-pub use code::{Code, Problem};
+pub use code::{Code, FieldFault, Problem};
 pub use cursor::{Cursor, Epoch, Seq};
 pub use envelope::{
     Address, CancelBody, Envelope, EnvelopeKind, MessageBody, Priority, Sender, TaskBody, Trust,

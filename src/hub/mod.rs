@@ -1,3 +1,286 @@
-//! The Memory Hub.
+//! The Memory Hub: an HTTP API in front, one WebSocket per device behind, a store between.
+//!
+//! ```text
+//! producer ─▶ router ─▶ guard ─▶ api ─▶ once ──commit──▶ store ──row──▶ socket ══▶ device
+//!                                                          ▲                │
+//!                                mailbox (ack, reports) ◀──┴────────────────┘
+//! ```
+//!
+//! A request is answered 202 after the commit, and by then the row is on its way: the store's writer hands it to the
+//! device's socket task before it answers. Everything that a device reports is applied by pure functions
+//! ([`reports`]) to records that are compared and set. [`directory`] says how a request finds its device,
+//! [`once`] how a repetition is answered, [`presence`] who may hold a device's key, [`admin`] what the owner does.
 
+pub mod admin;
+mod api;
+mod body;
+mod clock;
+mod directory;
+mod guard;
+mod limits;
+mod lock;
+mod mailbox;
+mod once;
+mod presence;
+mod problem;
+mod records;
+mod reports;
+mod router;
+mod socket;
+mod state;
 pub mod store;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::serve::ListenerExt;
+use serde_json::Value;
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+pub use admin::{AdminCall, AdminError};
+pub use limits::Rate;
+
+use self::lock::Home;
+use self::state::Hub;
+use self::store::{AnyStore, SqliteStore, StoreError};
+use crate::auth::{HubKeys, KeyError, crypto};
+use crate::core::server::ServerConfig;
+
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 4096;
+/// Time between two sweeps.
+const SWEEP_EVERY: Duration = Duration::from_secs(30);
+/// Time for sockets and requests to end at a stop.
+const DRAIN: Duration = Duration::from_secs(8);
+
+/// How a hub is run.
+#[derive(Debug, Clone)]
+pub struct HubConfig {
+    /// The installation's folder; the hub uses `<data_dir>/hub`.
+    pub data_dir: PathBuf,
+    /// Where to listen; port 0 picks one.
+    pub listen: SocketAddr,
+    /// Requests of one token.
+    pub rate: Rate,
+    /// The link's limits.
+    pub link: ServerConfig,
+}
+
+impl HubConfig {
+    /// The defaults, on a loopback port of the system's choosing.
+    #[must_use]
+    pub fn local(data_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            data_dir: data_dir.into(),
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            rate: Rate::default(),
+            link: ServerConfig::default(),
+        }
+    }
+}
+
+/// Why a hub does not start; every variant says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum HubError {
+    /// Plain HTTP beyond loopback.
+    #[error(
+        "refusing to listen on {listen} without TLS: tokens would cross the network readable; listen on 127.0.0.1 and put a TLS proxy in front"
+    )]
+    Insecure {
+        /// The address.
+        listen: SocketAddr,
+    },
+    /// The address cannot be listened on.
+    #[error("cannot listen on {listen}: {source}")]
+    Bind {
+        /// The address.
+        listen: SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The folder cannot be used.
+    #[error("cannot use the hub's folder {path}: {source}")]
+    DataDir {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Another process holds the folder.
+    #[error("another hub (or a `hub` command) uses {path}: stop it, or choose another --data-dir")]
+    Held {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A key cannot be used.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// The store cannot be opened.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A running hub. Dropping it stops it without waiting; [`HubHandle::shutdown`] waits.
+#[derive(Debug)]
+pub struct HubHandle {
+    /// Where it listens.
+    pub addr: SocketAddr,
+    /// Its name: the audience of every token.
+    pub hub_id: String,
+    /// Its installation's folder.
+    pub data_dir: PathBuf,
+    hub: Arc<Hub>,
+    tasks: Vec<JoinHandle<()>>,
+    admin_socket: PathBuf,
+    _home: Home,
+}
+
+/// Starts a hub: takes the folder's lock, opens keys and store, listens.
+///
+/// # Errors
+/// When the address is insecure or taken, the folder is held or unusable, or a key is exposed.
+pub async fn start(config: HubConfig) -> Result<HubHandle, HubError> {
+    if !config.listen.ip().is_loopback() {
+        return Err(HubError::Insecure {
+            listen: config.listen,
+        });
+    }
+    let home = Home::open(&config.data_dir)?;
+    let hub = Arc::new(open_hub(&home, &config).await?);
+    let bind = |source| HubError::Bind {
+        listen: config.listen,
+        source,
+    };
+    let listener = listen(config.listen).map_err(bind)?;
+    let addr = listener.local_addr().map_err(bind)?;
+    let admin_socket = home.admin_socket();
+    let admin = admin::listen(&admin_socket).map_err(|source| HubError::DataDir {
+        path: admin_socket.clone(),
+        source,
+    })?;
+
+    let server = {
+        let stop = hub.draining.clone().cancelled_owned();
+        let app = router::router(Arc::clone(&hub));
+        // A push must not wait for the peer's delayed ACK.
+        let listener = listener.tap_io(|io| {
+            if let Err(e) = io.set_nodelay(true) {
+                tracing::debug!(error = %e, "TCP_NODELAY was refused");
+            }
+        });
+        async move {
+            if let Err(e) = axum::serve(listener, app)
+                .with_graceful_shutdown(stop)
+                .await
+            {
+                tracing::error!(error = %e, "the HTTP server ended");
+            }
+        }
+    };
+    let tasks = vec![
+        tokio::spawn(server),
+        tokio::spawn(admin::serve(Arc::clone(&hub), admin)),
+        tokio::spawn(sweep(Arc::clone(&hub))),
+    ];
+    tracing::info!(%addr, hub = %hub.id, "the hub listens");
+    Ok(HubHandle {
+        addr,
+        hub_id: hub.id.clone(),
+        data_dir: config.data_dir,
+        hub,
+        tasks,
+        admin_socket,
+        _home: home,
+    })
+}
+
+pub(crate) async fn open_hub(home: &Home, config: &HubConfig) -> Result<Hub, HubError> {
+    crypto::install();
+    let keys = HubKeys::open(&home.keys())?;
+    let store = AnyStore::Sqlite(SqliteStore::open(&home.database())?);
+    Ok(Hub::open(store, keys, config.rate, config.link.clone()).await?)
+}
+
+fn listen(addr: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if addr.is_ipv4() {
+        TcpSocket::new_v4()?
+    } else {
+        TcpSocket::new_v6()?
+    };
+    // A restart takes its port back at once.
+    socket.set_reuseaddr(true)?;
+    socket.bind(addr)?;
+    socket.listen(BACKLOG)
+}
+
+async fn sweep(hub: Arc<Hub>) {
+    loop {
+        if let Err(e) = hub.sweep().await {
+            tracing::warn!(error = %e, "a sweep failed; the next one goes on");
+        }
+        tokio::select! {
+            () = hub.draining.cancelled() => return,
+            () = tokio::time::sleep(SWEEP_EVERY) => {}
+        }
+    }
+}
+
+impl HubHandle {
+    /// The base URL of its HTTP API.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}", self.addr)
+    }
+
+    /// Carries out a call of the owner, as over the admin socket.
+    ///
+    /// # Errors
+    /// When the call is refused.
+    pub async fn admin(&self, call: &AdminCall) -> Result<Value, AdminError> {
+        let result = self.hub.admin(call).await;
+        result.map_err(|e| AdminError::Refused(e.0))
+    }
+
+    /// Devices connected now.
+    #[must_use]
+    pub fn devices_online(&self) -> usize {
+        self.hub.presence.count()
+    }
+
+    /// Stops: devices are told when to come back, requests finish, what is queued is stored. Bounded in time.
+    pub async fn shutdown(mut self) {
+        self.hub.draining.cancel();
+        self.hub.sockets.close();
+        if timeout(DRAIN, self.hub.sockets.wait()).await.is_err() {
+            tracing::warn!("some connections did not end in time");
+        }
+        for task in &mut self.tasks {
+            if timeout(DRAIN, &mut *task).await.is_err() {
+                task.abort();
+            }
+        }
+        self.hub.store.close().await;
+        remove_socket(&self.admin_socket);
+        tracing::info!("the hub stopped");
+    }
+}
+
+impl Drop for HubHandle {
+    fn drop(&mut self) {
+        self.hub.draining.cancel();
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+fn remove_socket(path: &Path) {
+    // The next hub replaces it; a leftover only costs a refused connect.
+    if let Err(e) = std::fs::remove_file(path) {
+        tracing::debug!(error = %e, "the admin socket stays behind");
+    }
+}

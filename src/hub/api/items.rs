@@ -1,0 +1,283 @@
+//! What tasks and messages have in common: the fields of a POST, the way into a mailbox, the lists.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::super::body::{Fields, too_large};
+use super::super::clock::wall;
+use super::super::directory::Want;
+use super::super::guard::Caller;
+use super::super::once::{Answer, Effect};
+use super::super::problem::{ApiError, ApiResult};
+use super::super::records::{self, Attempt, ItemKind, ItemRecord};
+use super::super::state::Hub;
+use super::super::store::{Expect, MailboxId, Op, Records};
+use super::{Params, RawQuery};
+use crate::domain::{
+    Code, Envelope, EnvelopeId, EnvelopeKind, Priority, Receipt, SessionId, Stage, TaskState,
+    TaskStatus, limits,
+};
+
+/// Longest life that a producer may ask for, seconds: 30 days.
+const MAX_EXPIRES_S: i64 = 30 * 24 * 3600;
+/// Records that one list call looks at.
+const MAX_SCANNED: usize = 2000;
+
+/// What every POST may say besides its text.
+#[derive(Debug, Default)]
+pub(crate) struct Common {
+    want: Want,
+    priority: Priority,
+    expires_in_s: Option<i64>,
+}
+
+impl Common {
+    pub(crate) fn take(f: &mut Fields) -> Self {
+        let session = match f.text("session_id").map(|s| s.parse::<SessionId>()) {
+            Some(Err(e)) => {
+                f.fault("session_id", e.to_string());
+                None
+            }
+            Some(Ok(id)) => Some(id),
+            None => None,
+        };
+        let mut name = |field: &str| match f.text(field) {
+            Some(s) if s.trim().is_empty() || s.chars().count() > 1024 => {
+                f.fault(field, "must be 1 to 1024 characters");
+                None
+            }
+            other => other,
+        };
+        let want = Want {
+            session,
+            project: name("project"),
+            device: name("device"),
+        };
+        if f.take("callback_url").is_some() {
+            f.fault(
+                "callback_url",
+                "is not offered by this version: read the `url` of the answer instead",
+            );
+        }
+        Self {
+            want,
+            priority: f.shaped("priority").unwrap_or_default(),
+            expires_in_s: f.number("expires_in_s", 1, MAX_EXPIRES_S),
+        }
+    }
+}
+
+/// A text on its way into a mailbox.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    pub(crate) kind: ItemKind,
+    pub(crate) common: Common,
+    pub(crate) wake: bool,
+    pub(crate) metadata: Option<Value>,
+    /// The envelope's body, given the item's id.
+    pub(crate) body: Value,
+    pub(crate) id: EnvelopeId,
+}
+
+/// A fresh id: time-ordered, so that lists sort by it.
+pub(crate) fn new_id() -> EnvelopeId {
+    EnvelopeId(Uuid::now_v7())
+}
+
+/// The steps that accept a draft, and the answer: routed, sized, with its record.
+pub(crate) fn accept(hub: &Hub, caller: &Caller, draft: Draft) -> ApiResult<Effect> {
+    let online = |d: &_| hub.presence.is_online(d);
+    let route = hub
+        .directory
+        .route(&caller.account, &draft.common.want, &online)?;
+    let now = wall();
+    let (kind, ttl_ms, path) = match draft.kind {
+        ItemKind::Task => (EnvelopeKind::Task, limits::TASK_TTL_MS, "tasks"),
+        ItemKind::Message => (EnvelopeKind::Message, limits::MESSAGE_TTL_MS, "messages"),
+    };
+    let ttl_ms = draft.common.expires_in_s.map_or(ttl_ms, |s| s * 1000);
+    let attempt = (draft.kind == ItemKind::Task).then_some(1);
+    let envelope = Envelope {
+        id: draft.id,
+        kind,
+        from: caller.sender(),
+        to: route.to,
+        priority: draft.common.priority,
+        body: draft.body,
+        wake: draft.wake,
+        created_at: now,
+        expires_at: now.plus(ttl_ms),
+        attempt,
+        hops: 0,
+        reply_to: None,
+    };
+    let json: Arc<str> = records::text(&envelope).into();
+    if json.len() > limits::MAX_ENVELOPE_BYTES {
+        return Err(too_large(
+            "the encoded envelope",
+            limits::MAX_ENVELOPE_BYTES,
+        ));
+    }
+    let record = ItemRecord {
+        id: draft.id,
+        kind: draft.kind,
+        device: route.device.clone(),
+        to: envelope.to,
+        from: envelope.from,
+        priority: envelope.priority,
+        created_at: now,
+        expires_at: envelope.expires_at,
+        state: TaskState::new(TaskStatus::Queued),
+        receipts: vec![Receipt {
+            stage: Stage::Accepted,
+            at: now,
+            evidence: None,
+        }],
+        attempts: attempt
+            .map(|attempt| Attempt {
+                attempt,
+                envelope: draft.id,
+                created_at: now,
+                started_at: None,
+                ended_at: None,
+            })
+            .into_iter()
+            .collect(),
+        replies: Vec::new(),
+        result: None,
+        metadata: draft.metadata,
+    };
+    let url = format!("/{path}/{}", draft.id);
+    let ops = vec![
+        Op::Append {
+            mailbox: MailboxId::of(&caller.account, &route.device),
+            id: draft.id,
+            json,
+            expires_at: envelope.expires_at,
+        },
+        records::put(
+            draft.kind.key(&caller.account, draft.id),
+            &record,
+            Expect::Absent,
+            None,
+        ),
+    ];
+    let answer = Answer {
+        status: StatusCode::ACCEPTED,
+        location: Some(url.clone()),
+        body: json!({
+            "id": draft.id, "status": status(&record), "device": route.device, "url": url,
+        }),
+    };
+    Ok(Effect { ops, answer })
+}
+
+/// A task's status, or how far a message came: its last receipt.
+fn status(item: &ItemRecord) -> Value {
+    match item.kind {
+        ItemKind::Task => json!(item.state.status),
+        ItemKind::Message => item
+            .receipts
+            .last()
+            .and_then(|r| serde_json::to_value(&r.stage).ok())
+            .and_then(|v| v.get("stage").cloned())
+            .unwrap_or(Value::Null),
+    }
+}
+
+/// An item as it is shown.
+pub(crate) fn view(item: &ItemRecord) -> Value {
+    let mut v = json!({
+        "id": item.id, "status": status(item), "device": item.device, "from": item.from,
+        "priority": item.priority, "created_at": item.created_at, "expires_at": item.expires_at,
+        "receipts": item.receipts, "replies": item.replies,
+    });
+    let mut set = |name: &str, value: Value| {
+        if !value.is_null() {
+            v[name] = value;
+        }
+    };
+    set("project", json!(item.to.project));
+    set("session_id", json!(item.to.session_id));
+    set("metadata", json!(item.metadata));
+    if item.kind == ItemKind::Task {
+        set("reason", json!(item.state.reason));
+        set("until", json!(item.state.until));
+        set("attempts", json!(item.attempts));
+        v["result"] = json!(item.result);
+    }
+    v
+}
+
+/// The item of this id, or the 404 of its kind: one that never was and one of another account look the same.
+pub(crate) async fn one(
+    hub: &Hub,
+    caller: &Caller,
+    kind: ItemKind,
+    id: &str,
+) -> ApiResult<ItemRecord> {
+    let (code, what) = match kind {
+        ItemKind::Task => (Code::UnknownTask, "task"),
+        ItemKind::Message => (Code::UnknownMessage, "message"),
+    };
+    let found = match id.parse() {
+        Ok(id) => super::super::mailbox::item(hub, kind, &caller.account, id).await?,
+        Err(_) => None,
+    };
+    found.ok_or_else(|| {
+        let id: String = id.chars().take(100).collect();
+        ApiError::new(code, format!("unknown {what} `{id}`"))
+            .hint("finished ones are kept for 30 days")
+    })
+}
+
+/// Newest first, filtered; `next` is the `before` of the following page.
+pub(crate) async fn list(
+    hub: &Hub,
+    caller: &Caller,
+    kind: ItemKind,
+    query: RawQuery,
+) -> ApiResult<Value> {
+    let p = Params::of(query, &["status", "device", "project", "before", "limit"])?;
+    let limit = p.limit()?;
+    let text = |name: &str| p.get::<String>(name, "text");
+    let (want_status, device, project) = (text("status")?, text("device")?, text("project")?);
+    let before: Option<EnvelopeId> = p.get("before", "an id of this list")?;
+    let prefix = kind.prefix(&caller.account);
+    let mut from = before.map(|id| kind.key(&caller.account, id));
+    let (mut found, mut scanned, mut next) = (Vec::new(), 0, None);
+    'pages: loop {
+        let page = hub.store.list(&prefix, from.take(), 200, true).await?;
+        let full = page.len() == 200;
+        for stored in &page {
+            let Some(item) = records::read::<ItemRecord>(stored) else {
+                continue;
+            };
+            let fits = want_status.as_ref().is_none_or(|s| status(&item) == **s)
+                && device.as_ref().is_none_or(|d| item.device.as_str() == d)
+                && project
+                    .as_ref()
+                    .is_none_or(|p| item.to.project.as_ref().is_some_and(|x| x.as_str() == p));
+            scanned += 1;
+            if fits {
+                found.push(view(&item));
+            }
+            if found.len() == limit || scanned == MAX_SCANNED {
+                next = Some(item.id);
+                break 'pages;
+            }
+        }
+        if !full {
+            break;
+        }
+        from = page.last().map(|s| s.key.clone());
+    }
+    let name = match kind {
+        ItemKind::Task => "tasks",
+        ItemKind::Message => "messages",
+    };
+    Ok(json!({ name: found, "next": next }))
+}

@@ -1,0 +1,270 @@
+//! `/memory/{session}` and its index.
+//!
+//! A session asks with its own id, and `?project=` when it knows its project. The answer is the first of these that
+//! exists; its `session_id` tells whose it is:
+//!
+//! 1. the session's own memory,
+//! 2. the newest memory of its lineage (`/clear`, compaction, resume and fork change the id, not the work),
+//! 3. the newest memory of its project.
+//!
+//! The ETag covers the whole answer, so that a reader that has it is answered 304.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::{Value, json};
+
+use super::super::body::{JsonBody, too_large};
+use super::super::clock::wall;
+use super::super::guard::Caller;
+use super::super::once::{self, Answer, Effect, Once};
+use super::super::problem::{ApiError, ApiResult};
+use super::super::records::{self, IndexRecord, MemoryRecord, put};
+use super::super::state::Hub;
+use super::super::store::{Commit, Expect, Records};
+use super::{Params, RawQuery};
+use crate::auth::Scope;
+use crate::auth::crypto::sha256;
+use crate::domain::limits::MAX_ENVELOPE_BYTES;
+use crate::domain::{AccountId, Code, ProjectName, SessionId};
+
+/// Entries of one list in a memory or an index.
+const MAX_ENTRIES: usize = 10_000;
+
+fn memory_key(account: &AccountId, session: SessionId) -> String {
+    format!("memory/{account}/{session}")
+}
+
+fn project_key(account: &AccountId, project: &ProjectName) -> String {
+    format!("memory-project/{account}/{project}")
+}
+
+fn index_key(account: &AccountId, session: SessionId) -> String {
+    format!("index/{account}/{session}")
+}
+
+fn session_of(path: &str) -> ApiResult<SessionId> {
+    path.parse()
+        .map_err(|e| ApiError::field("session", format!("{e}")))
+}
+
+/// `GET /memory/{session}?project=`.
+pub(crate) async fn get(
+    State(hub): State<Arc<Hub>>,
+    caller: Caller,
+    Path(session): Path<String>,
+    headers: HeaderMap,
+    query: RawQuery,
+) -> ApiResult<Response> {
+    caller.need(Scope::MemoryRead)?;
+    let session = session_of(&session)?;
+    let asked =
+        Params::of(query, &["project"])?.get::<ProjectName>("project", "a project's name")?;
+    let account = &caller.account;
+    let known = hub.directory.session(account, session);
+
+    let mut relatives = vec![session];
+    if let Some(s) = &known {
+        relatives.push(s.info.session_id);
+        relatives.extend(s.info.lineage.iter().rev());
+    }
+    let keys = relatives.iter().map(|s| memory_key(account, *s)).collect();
+    let found: Vec<MemoryRecord> = hub
+        .store
+        .get_many(keys)
+        .await?
+        .iter()
+        .filter_map(records::read)
+        .collect();
+    let own = found.iter().find(|m| m.session_id == session);
+    let mut memory = own
+        .or_else(|| found.iter().max_by_key(|m| m.updated_at))
+        .cloned();
+    if memory.is_none()
+        && let Some(project) = asked.or_else(|| known.and_then(|s| s.info.project))
+    {
+        let stored = hub.store.get(project_key(account, &project)).await?;
+        memory = stored.as_ref().and_then(records::read);
+    }
+    let memory = memory.ok_or_else(|| {
+        ApiError::new(
+            Code::NotFound,
+            format!("nothing is remembered for session `{session}`"),
+        )
+        .hint("POST /memory/{session} writes it")
+    })?;
+    Ok(tagged(&headers, &json!(memory)))
+}
+
+/// `POST /memory/{session}` `{summary, context[], project?}`: replaces the session's memory.
+pub(crate) async fn post(
+    State(hub): State<Arc<Hub>>,
+    caller: Caller,
+    Path(session): Path<String>,
+    headers: HeaderMap,
+    body: JsonBody,
+) -> ApiResult<Answer> {
+    caller.need(Scope::MemoryWrite)?;
+    let session = session_of(&session)?;
+    let call = format!("POST /memory/{session}");
+    let key = Once::of(&caller, &headers, &call, &body.sha256)?;
+    let effect = remember(&hub, &caller.account, session, body);
+    once::commit(&hub, key.as_ref(), effect).await
+}
+
+fn remember(
+    hub: &Hub,
+    account: &AccountId,
+    session: SessionId,
+    body: JsonBody,
+) -> ApiResult<Effect> {
+    let mut f = body.fields();
+    let summary = f.text("summary").unwrap_or_default();
+    let context = f.array("context").unwrap_or_default();
+    let project = f.shaped::<ProjectName>("project");
+    if summary.is_empty() && context.is_empty() {
+        f.fault("summary", "is required unless `context` says something");
+    }
+    if context.len() > MAX_ENTRIES {
+        f.fault(
+            "context",
+            format!("must have at most {MAX_ENTRIES} entries"),
+        );
+    }
+    f.finish()?;
+    let known = hub.directory.session(account, session);
+    let memory = MemoryRecord {
+        session_id: session,
+        project: project.or_else(|| known.and_then(|s| s.info.project)),
+        summary,
+        context,
+        updated_at: wall(),
+    };
+    let text = records::text(&memory);
+    if text.len() > MAX_ENVELOPE_BYTES {
+        return Err(too_large("the memory", MAX_ENVELOPE_BYTES));
+    }
+    let mut ops = vec![put(
+        memory_key(account, session),
+        &memory,
+        Expect::Any,
+        None,
+    )];
+    if let Some(project) = &memory.project {
+        ops.push(put(
+            project_key(account, project),
+            &memory,
+            Expect::Any,
+            None,
+        ));
+    }
+    Ok(Effect {
+        ops,
+        answer: Answer {
+            status: StatusCode::OK,
+            location: None,
+            body: json!(memory),
+        },
+    })
+}
+
+/// `GET /memory/{session}/index`.
+pub(crate) async fn get_index(
+    State(hub): State<Arc<Hub>>,
+    caller: Caller,
+    Path(session): Path<String>,
+    headers: HeaderMap,
+) -> ApiResult<Response> {
+    caller.need(Scope::MemoryRead)?;
+    let session = session_of(&session)?;
+    let account = &caller.account;
+    let mut sessions = vec![session];
+    if let Some(s) = hub.directory.session(account, session) {
+        sessions.push(s.info.session_id);
+        sessions.extend(s.info.lineage.iter().rev());
+    }
+    let keys: Vec<String> = sessions.iter().map(|s| index_key(account, *s)).collect();
+    let found = hub.store.get_many(keys.clone()).await?;
+    let own = found.iter().find(|s| s.key == keys[0]);
+    let index: Option<IndexRecord> = match own {
+        Some(stored) => records::read(stored),
+        None => found
+            .iter()
+            .filter_map(records::read::<IndexRecord>)
+            .max_by_key(|i| i.updated_at),
+    };
+    let index = index.ok_or_else(|| {
+        ApiError::new(
+            Code::NotFound,
+            format!("no index of session `{session}` is known"),
+        )
+        .hint("PUT /memory/{session}/index writes it")
+    })?;
+    Ok(tagged(&headers, &json!(index)))
+}
+
+/// `PUT /memory/{session}/index` `{files[], symbols[], recent_changes[]}`: replaces it.
+pub(crate) async fn put_index(
+    State(hub): State<Arc<Hub>>,
+    caller: Caller,
+    Path(session): Path<String>,
+    body: JsonBody,
+) -> ApiResult<StatusCode> {
+    caller.need(Scope::MemoryWrite)?;
+    let session = session_of(&session)?;
+    let mut f = body.fields();
+    let mut list = |name: &str| {
+        let list = f.array(name).unwrap_or_default();
+        if list.len() > MAX_ENTRIES {
+            f.fault(name, format!("must have at most {MAX_ENTRIES} entries"));
+        }
+        list
+    };
+    let index = IndexRecord {
+        files: list("files"),
+        symbols: list("symbols"),
+        recent_changes: list("recent_changes"),
+        updated_at: wall(),
+    };
+    f.finish()?;
+    if records::text(&index).len() > MAX_ENVELOPE_BYTES {
+        return Err(too_large("the index", MAX_ENVELOPE_BYTES));
+    }
+    let op = put(
+        index_key(&caller.account, session),
+        &index,
+        Expect::Any,
+        None,
+    );
+    hub.store.commit(vec![op]).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The answer with its ETag, or 304 for a reader that has it.
+fn tagged(headers: &HeaderMap, body: &Value) -> Response {
+    let tag = format!(
+        "\"{}\"",
+        URL_SAFE_NO_PAD.encode(&sha256(body.to_string().as_bytes())[..16])
+    );
+    let same = headers
+        .get(header::IF_NONE_MATCH)
+        .and_then(|v| v.to_str().ok())
+        .is_some_and(|v| {
+            v.split(',')
+                .any(|t| t.trim().trim_start_matches("W/") == tag)
+        });
+    let mut response = if same {
+        StatusCode::NOT_MODIFIED.into_response()
+    } else {
+        Json(body).into_response()
+    };
+    if let Ok(tag) = HeaderValue::from_str(&tag) {
+        response.headers_mut().insert(header::ETAG, tag);
+    }
+    response
+}

@@ -1,0 +1,71 @@
+//! `/messages`.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::HeaderMap;
+use serde_json::{Value, json};
+
+use super::super::body::JsonBody;
+use super::super::guard::Caller;
+use super::super::once::{self, Answer, Effect, Once};
+use super::super::problem::ApiResult;
+use super::super::records::ItemKind;
+use super::super::state::Hub;
+use super::RawQuery;
+use super::items::{self, Common, Draft, new_id};
+use crate::auth::Scope;
+use crate::domain::MessageBody;
+
+/// `POST /messages` → 202 `{id, status, device, url}` once the message is durable; `wake` is false unless asked for.
+pub(crate) async fn create(
+    State(hub): State<Arc<Hub>>,
+    caller: Caller,
+    headers: HeaderMap,
+    body: JsonBody,
+) -> ApiResult<Answer> {
+    caller.need(Scope::MessagesWrite)?;
+    let key = Once::of(&caller, &headers, "POST /messages", &body.sha256)?;
+    once::commit(&hub, key.as_ref(), draft(&hub, &caller, body)).await
+}
+
+fn draft(hub: &Hub, caller: &Caller, body: JsonBody) -> ApiResult<Effect> {
+    let mut f = body.fields();
+    let content = f.required_text("content");
+    let common = Common::take(&mut f);
+    let wake = f.flag("wake").unwrap_or(false);
+    f.finish()?;
+    let draft = Draft {
+        kind: ItemKind::Message,
+        common,
+        wake,
+        metadata: None,
+        body: json!(MessageBody { content }),
+        id: new_id(),
+    };
+    items::accept(hub, caller, draft)
+}
+
+/// `GET /messages?status=&device=&project=&before=&limit=`.
+pub(crate) async fn list(
+    State(hub): State<Arc<Hub>>,
+    caller: Caller,
+    query: RawQuery,
+) -> ApiResult<Json<Value>> {
+    caller.need(Scope::MessagesRead)?;
+    items::list(&hub, &caller, ItemKind::Message, query)
+        .await
+        .map(Json)
+}
+
+/// `GET /messages/{id}`.
+pub(crate) async fn get(
+    State(hub): State<Arc<Hub>>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> ApiResult<Json<Value>> {
+    caller.need(Scope::MessagesRead)?;
+    let item = items::one(&hub, &caller, ItemKind::Message, &id).await?;
+    Ok(Json(items::view(&item)))
+}

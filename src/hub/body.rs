@@ -1,0 +1,242 @@
+//! Reading request bodies: every fault of a body is named at once, with a JSON pointer.
+//!
+//! A body is a JSON object. Fields that a call does not know are refused by name, so that a misspelt `expires_in` is
+//! seen at once and not silently ignored; inside `metadata`, which is the producer's own, anything goes.
+
+use axum::body::Bytes;
+use axum::extract::{FromRequest, Request};
+use axum::http::header;
+use serde_json::{Map, Value};
+
+use super::problem::{ApiError, ApiResult};
+use crate::auth::crypto::sha256;
+use crate::domain::{Code, FieldFault};
+
+/// Largest request body, bytes: the largest envelope with every character escaped, and some room.
+pub(crate) const MAX_BODY_BYTES: usize = 2 << 20;
+
+/// A JSON object from a request, and the hash of its bytes.
+#[derive(Debug)]
+pub(crate) struct JsonBody {
+    pub(crate) object: Map<String, Value>,
+    pub(crate) sha256: [u8; 32],
+}
+
+impl<S: Send + Sync> FromRequest<S> for JsonBody {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> ApiResult<Self> {
+        let json = request
+            .headers()
+            .get(header::CONTENT_TYPE)
+            .and_then(|v| v.to_str().ok())
+            .map(|v| {
+                v.split(';')
+                    .next()
+                    .unwrap_or("")
+                    .trim()
+                    .to_ascii_lowercase()
+            })
+            .is_some_and(|m| {
+                m == "application/json" || (m.starts_with("application/") && m.ends_with("+json"))
+            });
+        if !json {
+            return Err(
+                ApiError::new(Code::UnsupportedMediaType, "the body must be JSON")
+                    .hint("send `Content-Type: application/json`"),
+            );
+        }
+        let bytes = Bytes::from_request(request, state).await.map_err(|e| {
+            if e.status() == axum::http::StatusCode::PAYLOAD_TOO_LARGE {
+                too_large("the request body", MAX_BODY_BYTES)
+            } else {
+                ApiError::new(Code::MalformedJson, "the body could not be read to its end")
+            }
+        })?;
+        Self::parse(&bytes)
+    }
+}
+
+impl JsonBody {
+    fn parse(bytes: &[u8]) -> ApiResult<Self> {
+        let value: Value = serde_json::from_slice(bytes).map_err(|e| {
+            ApiError::new(Code::MalformedJson, format!("the body is not JSON: {e}"))
+        })?;
+        match value {
+            Value::Object(object) => Ok(Self {
+                object,
+                sha256: sha256(bytes),
+            }),
+            _ => Err(ApiError::field("", "the body must be a JSON object")),
+        }
+    }
+
+    /// The reader of its fields.
+    pub(crate) fn fields(self) -> Fields {
+        Fields {
+            object: self.object,
+            faults: Vec::new(),
+        }
+    }
+}
+
+/// `what` is larger than `max` bytes.
+pub(crate) fn too_large(what: &str, max: usize) -> ApiError {
+    ApiError::new(Code::TooLarge, format!("{what} is larger than {max} bytes"))
+        .hint("send less, or put it into a file of the project and name the file")
+}
+
+/// Takes fields out of a body and gathers faults; [`Fields::finish`] tells them all.
+#[derive(Debug)]
+pub(crate) struct Fields {
+    object: Map<String, Value>,
+    faults: Vec<FieldFault>,
+}
+
+impl Fields {
+    pub(crate) fn fault(&mut self, name: &str, detail: impl Into<String>) {
+        self.faults.push(FieldFault {
+            pointer: pointer(name),
+            detail: detail.into(),
+        });
+    }
+
+    /// The field; `null` counts as absent.
+    pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
+        self.object.remove(name).filter(|v| !v.is_null())
+    }
+
+    pub(crate) fn text(&mut self, name: &str) -> Option<String> {
+        match self.take(name)? {
+            Value::String(s) => Some(s),
+            other => {
+                self.fault(name, format!("must be a string, not {}", kind(&other)));
+                None
+            }
+        }
+    }
+
+    /// A text that has to be there and not be blank.
+    pub(crate) fn required_text(&mut self, name: &str) -> String {
+        let before = self.faults.len();
+        match self.text(name) {
+            Some(s) if !s.trim().is_empty() => s,
+            Some(_) => {
+                self.fault(name, "must not be empty");
+                String::new()
+            }
+            None => {
+                if self.faults.len() == before {
+                    self.fault(name, "is required");
+                }
+                String::new()
+            }
+        }
+    }
+
+    pub(crate) fn flag(&mut self, name: &str) -> Option<bool> {
+        match self.take(name)? {
+            Value::Bool(b) => Some(b),
+            other => {
+                self.fault(name, format!("must be true or false, not {}", kind(&other)));
+                None
+            }
+        }
+    }
+
+    /// A whole number within a range.
+    pub(crate) fn number(&mut self, name: &str, low: i64, high: i64) -> Option<i64> {
+        let value = self.take(name)?;
+        let got = value.as_i64().filter(|n| (low..=high).contains(n));
+        if got.is_none() {
+            self.fault(name, format!("must be a whole number from {low} to {high}"));
+        }
+        got
+    }
+
+    /// A field with a shape of its own.
+    pub(crate) fn shaped<T: serde::de::DeserializeOwned>(&mut self, name: &str) -> Option<T> {
+        let value = self.take(name)?;
+        match serde_json::from_value(value) {
+            Ok(v) => Some(v),
+            Err(e) => {
+                self.fault(name, e.to_string());
+                None
+            }
+        }
+    }
+
+    pub(crate) fn array(&mut self, name: &str) -> Option<Vec<Value>> {
+        match self.take(name)? {
+            Value::Array(a) => Some(a),
+            other => {
+                self.fault(name, format!("must be an array, not {}", kind(&other)));
+                None
+            }
+        }
+    }
+
+    /// Refuses what is left over and tells every fault.
+    pub(crate) fn finish(mut self) -> ApiResult<()> {
+        let left: Vec<String> = self.object.keys().take(20).cloned().collect();
+        for name in left {
+            self.fault(&name, "is not a field of this call");
+        }
+        if self.faults.is_empty() {
+            Ok(())
+        } else {
+            Err(ApiError::fields(self.faults))
+        }
+    }
+}
+
+fn pointer(name: &str) -> String {
+    let name: String = name.chars().take(100).collect();
+    format!("/{}", name.replace('~', "~0").replace('/', "~1"))
+}
+
+const fn kind(v: &Value) -> &'static str {
+    match v {
+        Value::Null => "null",
+        Value::Bool(_) => "a truth value",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_fault_is_named_at_once() {
+        let body = JsonBody::parse(br#"{"task":5,"wake":"x","n":0,"typ/o":1,"gone":null}"#);
+        let mut f = body.unwrap().fields();
+        f.required_text("task");
+        f.required_text("content");
+        f.flag("wake");
+        f.number("n", 1, 9);
+        f.text("gone");
+        let e = f.finish().unwrap_err().0;
+        let pointers: Vec<_> = e.errors.iter().map(|f| f.pointer.as_str()).collect();
+        assert_eq!(pointers, ["/task", "/content", "/wake", "/n", "/typ~1o"]);
+        assert_eq!(e.status, 400);
+    }
+
+    #[test]
+    fn a_body_that_is_no_object_is_refused() {
+        for (text, code) in [
+            ("", "malformed_json"),
+            ("{", "malformed_json"),
+            ("[1]", "invalid_field"),
+            ("\"x\"", "invalid_field"),
+        ] {
+            let e = JsonBody::parse(text.as_bytes()).unwrap_err();
+            assert_eq!(e.0.code, code, "{text}");
+        }
+        let deep = "[".repeat(100_000);
+        assert!(JsonBody::parse(deep.as_bytes()).is_err());
+    }
+}

@@ -1,0 +1,239 @@
+//! What the hub writes under which key.
+//!
+//! | key | record |
+//! |---|---|
+//! | `device/<account>/<device>` | [`DeviceRecord`] |
+//! | `outbox/<account>/<device>` | [`OutboxRecord`]: the last durable report |
+//! | `session/<account>/<session>` | [`SessionRecord`] |
+//! | `project/<account>/<device>/<project>` | [`ProjectRecord`] |
+//! | `task/<account>/<id>`, `message/<account>/<id>` | [`ItemRecord`]; ids are UUIDv7, so that keys sort by time |
+//! | `alias/<account>/<envelope>` | the id of the task that a later attempt's envelope belongs to |
+//! | `idem/<account>/<token name>/<sha256 of the key>` | [`IdemRecord`] |
+//! | `memory/<account>/<session>`, `memory-project/<account>/<project>` | [`MemoryRecord`] |
+//! | `index/<account>/<session>` | [`IndexRecord`] |
+//! | `join/<jti>` | [`JoinRecord`]: a join token that was used |
+//! | `token/<account>/<jti>`, `revoked/<jti>` | [`TokenRecord`]; a call-back |
+//! | `hub/id` | the hub's own name |
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::store::{Expect, Op, Stored};
+use crate::auth::PublicKey;
+use crate::domain::{
+    AccountId, Address, DeviceId, EnvelopeId, InstanceId, Priority, ProjectInfo, ProjectName,
+    Receipt, Reply, Sender, SessionId, SessionInfo, TaskResult, TaskState, Trust, WallMs,
+};
+
+/// An enrolled machine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct DeviceRecord {
+    pub(crate) id: DeviceId,
+    pub(crate) account: AccountId,
+    pub(crate) name: String,
+    pub(crate) public_key: String,
+    #[serde(default)]
+    pub(crate) os: String,
+    #[serde(default)]
+    pub(crate) build: String,
+    #[serde(default)]
+    pub(crate) claude_version: Option<String>,
+    pub(crate) enrolled_at: WallMs,
+    #[serde(default)]
+    pub(crate) revoked_at: Option<WallMs>,
+    #[serde(default)]
+    pub(crate) instance: Option<InstanceId>,
+    #[serde(default)]
+    pub(crate) last_seen: Option<WallMs>,
+}
+
+impl DeviceRecord {
+    pub(crate) fn key(account: &AccountId, device: &DeviceId) -> String {
+        format!("device/{account}/{device}")
+    }
+
+    pub(crate) fn public(&self) -> Option<PublicKey> {
+        self.public_key.parse().ok()
+    }
+}
+
+/// Where the device's outbox stands at the hub.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct OutboxRecord {
+    pub(crate) instance: InstanceId,
+    pub(crate) n: u64,
+}
+
+impl OutboxRecord {
+    pub(crate) fn key(account: &AccountId, device: &DeviceId) -> String {
+        format!("outbox/{account}/{device}")
+    }
+}
+
+/// A session of a device.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct SessionRecord {
+    #[serde(flatten)]
+    pub(crate) info: SessionInfo,
+    pub(crate) device: DeviceId,
+}
+
+impl SessionRecord {
+    pub(crate) fn key(account: &AccountId, session: SessionId) -> String {
+        format!("session/{account}/{session}")
+    }
+}
+
+/// A project of a device.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ProjectRecord {
+    #[serde(flatten)]
+    pub(crate) info: ProjectInfo,
+    pub(crate) device: DeviceId,
+    /// Whether the account lets this device serve this project; true when the device came with the account's own join token.
+    pub(crate) approved: bool,
+}
+
+impl ProjectRecord {
+    pub(crate) fn key(account: &AccountId, device: &DeviceId, name: &ProjectName) -> String {
+        format!("project/{account}/{device}/{name}")
+    }
+}
+
+/// What an item is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ItemKind {
+    Task,
+    Message,
+}
+
+impl ItemKind {
+    pub(crate) fn prefix(self, account: &AccountId) -> String {
+        match self {
+            Self::Task => format!("task/{account}/"),
+            Self::Message => format!("message/{account}/"),
+        }
+    }
+
+    pub(crate) fn key(self, account: &AccountId, id: EnvelopeId) -> String {
+        format!("{}{id}", self.prefix(account))
+    }
+}
+
+/// One try at a task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Attempt {
+    pub(crate) attempt: u32,
+    pub(crate) envelope: EnvelopeId,
+    pub(crate) created_at: WallMs,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) started_at: Option<WallMs>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ended_at: Option<WallMs>,
+}
+
+/// A task or a message as it is shown: derived from its envelopes and from what its device reported.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ItemRecord {
+    pub(crate) id: EnvelopeId,
+    pub(crate) kind: ItemKind,
+    pub(crate) device: DeviceId,
+    #[serde(flatten)]
+    pub(crate) to: Address,
+    pub(crate) from: Sender,
+    pub(crate) priority: Priority,
+    pub(crate) created_at: WallMs,
+    pub(crate) expires_at: WallMs,
+    pub(crate) state: TaskState,
+    pub(crate) receipts: Vec<Receipt>,
+    #[serde(default)]
+    pub(crate) attempts: Vec<Attempt>,
+    #[serde(default)]
+    pub(crate) replies: Vec<Reply>,
+    #[serde(default)]
+    pub(crate) result: Option<TaskResult>,
+    #[serde(default)]
+    pub(crate) metadata: Option<Value>,
+}
+
+/// The answer that an idempotency key stands for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct IdemRecord {
+    pub(crate) body_sha256: String,
+    pub(crate) status: u16,
+    pub(crate) location: Option<String>,
+    pub(crate) body: Value,
+}
+
+/// What a session (or the newest session of a project) should know at its start.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct MemoryRecord {
+    pub(crate) session_id: SessionId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) project: Option<ProjectName>,
+    pub(crate) summary: String,
+    pub(crate) context: Vec<Value>,
+    pub(crate) updated_at: WallMs,
+}
+
+/// What a session's folder holds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct IndexRecord {
+    pub(crate) files: Vec<Value>,
+    pub(crate) symbols: Vec<Value>,
+    pub(crate) recent_changes: Vec<Value>,
+    pub(crate) updated_at: WallMs,
+}
+
+/// Which device a join token made.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct JoinRecord {
+    pub(crate) device: DeviceId,
+    pub(crate) public_key: String,
+}
+
+/// A token that was handed out: what the list shows, never the token.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct TokenRecord {
+    pub(crate) jti: Uuid,
+    pub(crate) account: AccountId,
+    pub(crate) name: String,
+    pub(crate) scopes: Vec<String>,
+    pub(crate) trust: Trust,
+    pub(crate) created_at: WallMs,
+    pub(crate) expires_at: WallMs,
+}
+
+/// Reads a record; `None` for one that a later version wrote in another shape.
+pub(crate) fn read<T: serde::de::DeserializeOwned>(stored: &Stored) -> Option<T> {
+    match serde_json::from_str(&stored.value) {
+        Ok(v) => Some(v),
+        Err(e) => {
+            tracing::warn!(key = %stored.key, error = %e, "a record cannot be read; it is left alone");
+            None
+        }
+    }
+}
+
+/// The text of a record.
+pub(crate) fn text<T: Serialize>(record: &T) -> String {
+    // Records are plain data with string keys: serialisation cannot fail.
+    serde_json::to_string(record).unwrap_or_default()
+}
+
+/// The step that writes a record.
+pub(crate) fn put<T: Serialize>(
+    key: String,
+    record: &T,
+    expect: Expect,
+    keep_until: Option<WallMs>,
+) -> Op {
+    Op::Put {
+        key,
+        value: text(record),
+        expect,
+        keep_until,
+    }
+}
