@@ -19,7 +19,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read, Write as _};
 use std::panic;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -28,6 +28,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
+use crate::claude::config_dir;
 use crate::domain::limits::{HOOK_DEADLINE_MS, HOOK_START_DEADLINE_MS};
 use crate::local::{Client, ClientError, Env, HookAnswer, HookCall, Places, process_env};
 
@@ -205,10 +206,7 @@ fn mark_active(session: &str, event: &str, now: Duration, env: Env<'_>) {
     let Ok(id) = Uuid::parse_str(session) else {
         return;
     };
-    let config = env("CLAUDE_CONFIG_DIR")
-        .map(PathBuf::from)
-        .or_else(|| env("HOME").map(|home| Path::new(&home).join(".claude")));
-    let Some(dir) = config.map(|c| c.join("session-state")) else {
+    let Some(dir) = config_dir(env).map(|config| config.join("session-state")) else {
         return;
     };
     let file = dir.join(format!("{id}.active"));

@@ -7,6 +7,8 @@ use std::time::Instant;
 
 use serde_json::json;
 
+use std::path::Path;
+
 use super::*;
 
 const SESSION: &str = "00000001-0000-4000-8000-000000000000";

@@ -2,8 +2,9 @@
 //!
 //! The new content goes to a temporary file in the same folder and takes the old one's place by a rename, so that no reader sees
 //! half a file and a full disk changes nothing. Right before, the file is read again: if another program wrote
-//! in between, the edit is computed anew from what it wrote, a few times at most. A link is followed, and
-//! its target is what gets replaced; mode and owner stay.
+//! in between, the edit is computed anew from what it wrote, a few times at most. On Linux the two files change
+//! places in one step, so that what was replaced can be looked at once more, and put back if it was not what was
+//! read. A link is followed, and its target is what gets replaced; mode and owner stay.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -62,6 +63,29 @@ pub enum FileError {
         /// Why.
         source: io::Error,
     },
+}
+
+/// Which of the CLI's settings files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// The user's own, for every project: `settings.json` in the CLI's folder.
+    User,
+    /// The project's, shared with others: `.claude/settings.json`; paths of this machine do not belong there.
+    Project,
+    /// The project's on this machine: `.claude/settings.local.json`.
+    Local,
+}
+
+impl Scope {
+    /// The file, given the CLI's folder and the project's.
+    #[must_use]
+    pub fn file(self, config: &Path, project: &Path) -> PathBuf {
+        match self {
+            Self::User => config.join("settings.json"),
+            Self::Project => project.join(".claude/settings.json"),
+            Self::Local => project.join(".claude/settings.local.json"),
+        }
+    }
 }
 
 /// What was done to a file.
@@ -203,10 +227,30 @@ fn replace(path: &Path, before: Option<&str>, text: &str) -> io::Result<bool> {
             if fs::read(path).ok().as_deref() != Some(before.as_bytes()) {
                 return Ok(false);
             }
-            tmp.persist(path)?;
-            Ok(true)
+            swap(tmp, path, before)
         }
     }
+}
+
+/// Puts the new file into the old one's place; false, with the old one back, if that had changed in the meantime.
+fn swap(new: tempfile::NamedTempFile, path: &Path, before: &str) -> io::Result<bool> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::{CWD, RenameFlags, renameat_with};
+        let exchange = || renameat_with(CWD, new.path(), CWD, path, RenameFlags::EXCHANGE);
+        // A file system without this step gets the plain rename below.
+        if exchange().is_ok() {
+            let same = fs::read(new.path()).ok().as_deref() == Some(before.as_bytes());
+            if !same {
+                exchange()?;
+            }
+            return Ok(same);
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = before;
+    new.persist(path)?;
+    Ok(true)
 }
 
 /// A temporary file with the rights that a new file of the user would get.

@@ -121,3 +121,20 @@ fn a_read_only_file_and_a_damaged_one_stay_as_they_are() {
     assert_eq!(fs::read(&path).unwrap(), b"\xff\xfe{}");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn what_was_written_in_the_last_instant_is_put_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("settings.json");
+    fs::write(&path, "theirs, just now").unwrap();
+    let mut new = new_file(dir.path()).unwrap();
+    new.write_all(b"ours").unwrap();
+    assert!(!swap(new, &path, "what was read").unwrap());
+    assert_eq!(fs::read_to_string(&path).unwrap(), "theirs, just now");
+    let mut new = new_file(dir.path()).unwrap();
+    new.write_all(b"ours").unwrap();
+    assert!(swap(new, &path, "theirs, just now").unwrap());
+    assert_eq!(fs::read_to_string(&path).unwrap(), "ours");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}

@@ -31,7 +31,7 @@ mod jsonc;
 mod spec;
 
 pub use edit::{Edit, Installed, SettingsError, disable, enable, installed, loads};
-pub use file::{Applied, FileError, apply};
+pub use file::{Applied, FileError, Scope, apply};
 pub use spec::{CliVersion, Spec, SpecError, events_known};
 
 #[cfg(test)]
