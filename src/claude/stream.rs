@@ -51,7 +51,7 @@ pub struct RunResult {
     pub api_error_status: Option<u16>,
     /// The API's class of error, such as `overloaded_error`.
     pub api_error_type: Option<String>,
-    /// Text, cost, turns, session, denials.
+    /// Text, cost, turns, session, denials. The cost of a resumed conversation is that of all its runs together.
     pub task: TaskResult,
 }
 
