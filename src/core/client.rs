@@ -14,15 +14,19 @@ use crate::wire::{CloseCode, DeviceFrame, RejectedReport};
 
 use super::retry::Retry;
 
+mod config;
 mod machine;
 mod outbox;
+mod session;
 mod status;
+mod transitions;
 
-pub(crate) use machine::cut;
 #[cfg(test)]
 mod tests;
 
-pub use machine::{ClientConfig, LinkClient};
+pub use config::ClientConfig;
+pub use machine::LinkClient;
+pub(crate) use session::cut;
 pub use status::Status;
 
 /// The link's state, under the names used in `status`, logs and metrics.

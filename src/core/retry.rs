@@ -1,7 +1,7 @@
 //! Which wait follows which failure; the wait itself, with its jitter, is armed by the shell.
 //!
-//! A failure is first read as a [`Failure`] class (from an HTTP answer, a close code, silence), then the [`Policy`]
-//! turns it into a [`Verdict`]: wait, dial again at once, or stop. Each class keeps its own count, and all counts
+//! A failure is first read as a `Failure` class (from an HTTP answer, a close code, silence), then the [`Policy`]
+//! turns it into a `Verdict`: wait, dial again at once, or stop. Each class keeps its own count, and all counts
 //! start anew only after the link was SYNCED for a minute, so that a hub that accepts and drops makes no hot loop.
 
 use crate::domain::Code;

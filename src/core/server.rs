@@ -10,13 +10,15 @@ use std::sync::Arc;
 use crate::domain::{Epoch, Report, Seq, WallMs};
 use crate::wire::{CloseCode, Hello, HubFrame, RejectedReport};
 
+mod config;
 mod feed;
 mod machine;
 
 #[cfg(test)]
 mod tests;
 
-pub use machine::{LinkServer, ServerConfig, ServerStatus};
+pub use config::ServerConfig;
+pub use machine::{LinkServer, ServerStatus};
 
 /// One row of a mailbox as the store gives it: the envelope's JSON goes out as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]

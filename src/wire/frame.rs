@@ -37,6 +37,7 @@ pub enum DeviceFrame {
     },
     /// A type of a later version: ignored and counted.
     #[serde(other)]
+    #[schemars(skip)]
     Unknown,
 }
 
@@ -121,6 +122,7 @@ pub enum HubFrame {
     },
     /// A type of a later version: ignored and counted.
     #[serde(other)]
+    #[schemars(skip)]
     Unknown,
 }
 

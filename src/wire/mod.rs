@@ -28,6 +28,7 @@
 mod close;
 mod codec;
 mod frame;
+pub mod schema;
 
 pub use close::CloseCode;
 pub use codec::{DecodeError, decode, encode, encode_deliver, encoded_len};

@@ -2,4 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed wait or step is a failed test")]
 
 mod claude_hooks;
+mod delivery;
+mod frames;
+mod layers;
+mod schemas;
 mod store;

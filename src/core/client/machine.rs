@@ -8,67 +8,27 @@
 //! ```
 //!
 //! The public state is derived: a link that was live stays RECONNECTING through every phase until it is live again,
-//! stopped, or out of time. What follows a failure is the [`Policy`]'s word.
+//! stopped, or out of time. What follows a failure is the policy's word.
 
 use std::collections::VecDeque;
 
-use crate::domain::{Code, Cursor, EnvelopeKind, Epoch, Seq, Ts, limits};
+use crate::domain::{Code, Cursor, Seq, Ts};
 use crate::wire::{
     CloseCode, DecodeError, DeviceFrame, Hello, HubFrame, OutboxPosition, Welcome, decode,
     encoded_len,
 };
 
+use super::config::ClientConfig;
 use super::outbox::Pump;
-use super::{Cause, DialFailure, HelloSnapshot, Input, LinkState, Output, Status};
+use super::session::{MAX_NUMBER, Session, Step};
+use super::{Cause, HelloSnapshot, Input, LinkState, Output, Status};
 use crate::core::heartbeat::{Beat, Heartbeat};
 use crate::core::resume::{Adopt, adopt};
-use crate::core::retry::{Failure, Policy, RetryConfig, Verdict, classify_close, classify_dial};
-use crate::core::window::{Inbox, REPORT_WINDOW};
-
-/// Numbers above this fit no store.
-const MAX_NUMBER: u64 = i64::MAX as u64;
-
-/// The client's limits; times in milliseconds.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClientConfig {
-    /// From the dial to the open transport.
-    pub connect_timeout_ms: u64,
-    /// From the open transport to `welcome`; also how long a token may take to be signed.
-    pub handshake_timeout_ms: u64,
-    /// On top of two heartbeats before the hub is dead.
-    pub heartbeat_margin_ms: u64,
-    /// The wait for a sign of life after a wake from sleep.
-    pub probe_ms: u64,
-    /// SYNCED time after which failures are forgotten.
-    pub stable_after_ms: u64,
-    /// RECONNECTING time after which the link gives up; `None` for never.
-    pub reconnect_timeout_ms: Option<u64>,
-    /// Largest frame taken, bytes.
-    pub max_frame_bytes: usize,
-    /// Reports in flight at most.
-    pub report_window: usize,
-    /// The waits.
-    pub retry: RetryConfig,
-}
-
-impl Default for ClientConfig {
-    fn default() -> Self {
-        Self {
-            connect_timeout_ms: limits::CONNECT_TIMEOUT_MS,
-            handshake_timeout_ms: limits::HANDSHAKE_TIMEOUT_MS,
-            heartbeat_margin_ms: limits::HEARTBEAT_DEAD_MS - 2 * limits::HEARTBEAT_MS,
-            probe_ms: 5_000,
-            stable_after_ms: limits::STABLE_AFTER_MS,
-            reconnect_timeout_ms: None,
-            max_frame_bytes: limits::MAX_FRAME_BYTES,
-            report_window: REPORT_WINDOW,
-            retry: RetryConfig::default(),
-        }
-    }
-}
+use crate::core::retry::{Failure, Policy, classify_close};
+use crate::core::window::Inbox;
 
 #[derive(Debug)]
-enum Phase {
+pub(super) enum Phase {
     /// Down, and nothing is armed.
     Idle,
     /// The daemon is stopping: nothing starts any more.
@@ -85,53 +45,33 @@ enum Phase {
     Open(Box<Session>),
 }
 
-#[derive(Debug)]
-struct Session {
-    epoch: Epoch,
-    generation: u64,
-    window: usize,
-    inbox: Inbox,
-    pump: Pump,
-    beat: Heartbeat,
-    /// The backlog's last envelope, once `synced` came.
-    synced: Option<Seq>,
-    /// Since when the link is SYNCED.
-    live: Option<Ts>,
-    /// The replay has to move by then.
-    progress: Ts,
-    /// When a fresh token is asked for.
-    renew_at: Ts,
-    auth_ms: u64,
-    dead_ms: u64,
-}
-
 /// The device's side of the link.
 #[derive(Debug)]
 pub struct LinkClient {
-    config: ClientConfig,
-    phase: Phase,
-    out: VecDeque<Output>,
-    policy: Policy,
+    pub(super) config: ClientConfig,
+    pub(super) phase: Phase,
+    pub(super) out: VecDeque<Output>,
+    pub(super) policy: Policy,
     /// The state as last told, and since when.
-    state: LinkState,
-    since: Ts,
-    cause: Option<Cause>,
+    pub(super) state: LinkState,
+    pub(super) since: Ts,
+    pub(super) cause: Option<Cause>,
     /// When a synced link was lost, until it is synced again.
-    lost_at: Option<Ts>,
+    pub(super) lost_at: Option<Ts>,
     /// The last durable cursor.
-    durable: Option<Cursor>,
-    hub_offset_ms: i64,
-    attempt: u32,
+    pub(super) durable: Option<Cursor>,
+    pub(super) hub_offset_ms: i64,
+    pub(super) attempt: u32,
     /// Free run slots as told since the dial, to be sent after `welcome`.
-    capacity: Option<u32>,
+    pub(super) capacity: Option<u32>,
     /// The number after the outbox's last row, as told since the dial.
-    next_n: u64,
+    pub(super) next_n: u64,
     /// The last `error` frame of this connection.
-    said: Option<(Option<Code>, Option<u64>)>,
-    hub_error: Option<(String, String)>,
-    unknown_frames: u64,
-    unknown_kinds: u64,
-    malformed: u64,
+    pub(super) said: Option<(Option<Code>, Option<u64>)>,
+    pub(super) hub_error: Option<(String, String)>,
+    pub(super) unknown_frames: u64,
+    pub(super) unknown_kinds: u64,
+    pub(super) malformed: u64,
 }
 
 impl LinkClient {
@@ -573,231 +513,4 @@ impl LinkClient {
             }
         }
     }
-
-    const fn has_transport(&self) -> bool {
-        matches!(
-            self.phase,
-            Phase::Opening { .. } | Phase::Greeted { .. } | Phase::Open(_)
-        )
-    }
-
-    fn dial(&mut self, now: Ts) {
-        self.attempt = self.attempt.saturating_add(1);
-        self.said = None;
-        self.capacity = None;
-        self.next_n = 1;
-        self.phase = Phase::Dialing {
-            deadline: now.plus(self.config.connect_timeout_ms),
-        };
-        self.tell(None, now);
-        self.out.push_back(Output::Dial {
-            hub_offset_ms: self.hub_offset_ms,
-        });
-    }
-
-    fn dial_failed(&mut self, failure: &DialFailure, now: Ts) {
-        let detail = match failure {
-            DialFailure::Network { detail } => detail.clone(),
-            DialFailure::Refused {
-                code,
-                message,
-                hub_offset_ms,
-                ..
-            } => {
-                self.hub_error = Some((code.clone(), message.clone()));
-                if let Some(offset) = hub_offset_ms {
-                    self.hub_offset_ms = *offset;
-                }
-                format!("refused: {message} ({code})")
-            }
-            DialFailure::Edge { status, .. } => {
-                format!("HTTP {status} from something between here and the hub")
-            }
-        };
-        self.fail(classify_dial(failure), Cause::Lost { detail }, now);
-    }
-
-    /// The hub broke the protocol: close, and come back with growing waits.
-    fn breach(&mut self, code: CloseCode, why: String, now: Ts) {
-        self.hang_up(code, &why);
-        self.fail(Failure::Protocol, Cause::Lost { detail: why }, now);
-    }
-
-    /// Closes the transport or abandons the dial; outputs after this concern no connection.
-    fn hang_up(&mut self, code: CloseCode, reason: &str) {
-        if self.has_transport() || matches!(self.phase, Phase::Dialing { .. }) {
-            self.out.push_back(Output::Close {
-                code,
-                reason: cut(reason),
-            });
-        }
-    }
-
-    /// The link is down: the policy says what follows.
-    fn fail(&mut self, failure: Failure, cause: Cause, now: Ts) {
-        if let Phase::Open(s) = &self.phase
-            && let Some(live) = s.live
-        {
-            if now.since(live) >= self.config.stable_after_ms {
-                self.attempt = 0;
-                self.policy.reset();
-            }
-            self.lost_at = Some(now);
-        }
-        match self.policy.next(failure) {
-            Verdict::Wait(retry) => {
-                let named = matches!(retry, super::Retry::Named { .. });
-                self.phase = Phase::Waiting { named };
-                self.tell(Some(cause), now);
-                self.out.push_back(Output::ArmRetry(retry));
-            }
-            Verdict::Now => {
-                self.phase = Phase::Waiting { named: false };
-                self.tell(Some(cause), now);
-                self.dial(now);
-            }
-            Verdict::Stop(code) => {
-                let message = match (&self.hub_error, cause) {
-                    (Some((said, message)), _) if said == code.as_str() => message.clone(),
-                    (_, Cause::Lost { detail }) => detail,
-                    _ => String::new(),
-                };
-                let cause = Cause::Fatal {
-                    code: code.as_str().to_owned(),
-                    message,
-                };
-                self.rest(Phase::Idle, cause, now);
-            }
-        }
-    }
-
-    /// Leaves on purpose, from any state.
-    fn leave(&mut self, phase: Phase, cause: Cause, now: Ts) {
-        if matches!(self.phase, Phase::Stopped) {
-            return;
-        }
-        let (code, word) = match phase {
-            Phase::Stopped => (CloseCode::GoingAway, "shutdown"),
-            _ => (CloseCode::Normal, "disconnect"),
-        };
-        if let Phase::Open(s) = &mut self.phase {
-            if let Some(seq) = s.inbox.take_ack() {
-                self.out.push_back(Output::Send(DeviceFrame::Ack { seq }));
-            }
-            self.out.push_back(Output::Send(DeviceFrame::Bye {
-                reason: word.to_owned(),
-            }));
-        }
-        self.hang_up(code, word);
-        self.disarm();
-        self.rest(phase, cause, now);
-    }
-
-    /// Goes DISCONNECTED with nothing armed.
-    fn rest(&mut self, phase: Phase, cause: Cause, now: Ts) {
-        self.disarm();
-        self.lost_at = None;
-        self.phase = phase;
-        self.tell(Some(cause), now);
-    }
-
-    fn disarm(&mut self) {
-        if matches!(self.phase, Phase::Waiting { .. }) {
-            self.out.push_back(Output::CancelRetry);
-            self.phase = Phase::Idle;
-        }
-    }
-
-    /// Tells the state if it, or the reason for it, is another than before.
-    fn tell(&mut self, cause: Option<Cause>, now: Ts) {
-        let state = match &self.phase {
-            Phase::Open(s) if s.live.is_some() => LinkState::Synced,
-            Phase::Stopped => LinkState::Disconnected,
-            _ if self.lost_at.is_some() => LinkState::Reconnecting,
-            Phase::Idle | Phase::Waiting { .. } => LinkState::Disconnected,
-            Phase::Dialing { .. } => LinkState::Connecting,
-            Phase::Opening { .. } | Phase::Greeted { .. } | Phase::Open(_) => LinkState::Handshake,
-        };
-        // On the way back the last failure stays the reason, until the link is up.
-        let keep = cause.is_none() && state != LinkState::Synced;
-        if state == self.state && (keep || cause == self.cause) {
-            return;
-        }
-        if !keep {
-            self.cause.clone_from(&cause);
-        }
-        if state != self.state {
-            self.state = state;
-            self.since = now;
-        }
-        self.out.push_back(Output::State { state, cause });
-    }
-}
-
-/// What a frame of an open session amounts to.
-enum Step {
-    On,
-    UnknownKind,
-    Synced,
-}
-
-impl Session {
-    fn frame(
-        &mut self,
-        frame: HubFrame,
-        now: Ts,
-        out: &mut VecDeque<Output>,
-    ) -> Result<Step, String> {
-        match frame {
-            HubFrame::Deliver { seq, envelope } => {
-                if seq.0 == 0 || seq.0 > MAX_NUMBER {
-                    return Err(format!("deliver with seq {}", seq.0));
-                }
-                self.progress = now.plus(self.dead_ms);
-                if !self.inbox.deliver(seq) {
-                    return Ok(Step::On);
-                }
-                if self.inbox.unacked() > self.window {
-                    return Err(format!("more than {} envelopes in flight", self.window));
-                }
-                let known_kind = !matches!(envelope.kind, EnvelopeKind::Other(_));
-                let cursor = Cursor {
-                    epoch: self.epoch,
-                    seq,
-                };
-                out.push_back(Output::Store { cursor, envelope });
-                Ok(if known_kind {
-                    Step::On
-                } else {
-                    Step::UnknownKind
-                })
-            }
-            HubFrame::Synced { seq } => {
-                if self.synced.is_some() {
-                    return Err("synced twice".to_owned());
-                }
-                // A hub may name its head although the last envelopes needed no delivery.
-                self.synced = Some(seq.min(self.inbox.received()));
-                Ok(Step::Synced)
-            }
-            HubFrame::ReportAck { n, rejected } => {
-                self.pump.confirmed(n, rejected, out)?;
-                Ok(Step::On)
-            }
-            HubFrame::Reauth { .. } => {
-                self.renew_at = now;
-                Ok(Step::On)
-            }
-            HubFrame::Welcome(_) | HubFrame::Error { .. } | HubFrame::Unknown => Ok(Step::On),
-        }
-    }
-}
-
-/// A close reason has at most 123 bytes on the wire.
-pub(crate) fn cut(reason: &str) -> String {
-    let mut end = reason.len().min(120);
-    while !reason.is_char_boundary(end) {
-        end -= 1;
-    }
-    reason[..end].to_owned()
 }
