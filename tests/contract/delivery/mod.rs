@@ -89,3 +89,18 @@ fn a_quiet_link_delivers_everything() {
         replay(window, 1 << 20, &plan);
     }
 }
+
+#[test]
+fn a_row_committed_while_a_load_is_under_way_is_not_lost() {
+    let plan = [
+        Step::Post(1),
+        Step::Hub(1),
+        Step::Dial,
+        Step::Device(1),
+        Step::Up { back: 0, count: 1 },
+        Step::Hub(1),
+        Step::Answers(1),
+        Step::Post(1),
+    ];
+    replay(4, 1 << 20, &plan);
+}
