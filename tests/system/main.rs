@@ -6,4 +6,5 @@
 )]
 
 mod daemon_link;
+mod daemon_local;
 mod fake_hub;

@@ -67,6 +67,7 @@ pub struct Store {
     info: StoreInfo,
     durable: watch::Receiver<Option<Cursor>>,
     outbox: watch::Receiver<u64>,
+    pruned: watch::Receiver<u64>,
     version: watch::Receiver<u64>,
     closed: watch::Receiver<()>,
 }
@@ -95,6 +96,7 @@ impl Store {
 
         let (cursor_tx, durable) = watch::channel(position.last);
         let (next_n_tx, outbox) = watch::channel(position.next_n);
+        let (pruned_tx, pruned) = watch::channel(0);
         let (version_tx, version) = watch::channel(0);
         let (closed_tx, closed) = watch::channel(());
         let (jobs, taken) = mpsc::channel(writer::QUEUE);
@@ -102,6 +104,7 @@ impl Store {
         let published = Published {
             cursor: cursor_tx,
             next_n: next_n_tx,
+            pruned: pruned_tx,
             version: version_tx,
         };
         let log_is_long = Arc::new(AtomicBool::new(false));
@@ -119,6 +122,7 @@ impl Store {
             info: position.info,
             durable,
             outbox,
+            pruned,
             version,
             closed,
         })
@@ -140,6 +144,12 @@ impl Store {
     #[must_use]
     pub fn outbox(&self) -> watch::Receiver<u64> {
         self.outbox.clone()
+    }
+
+    /// The last report that the hub has confirmed since this start, 0 for none; changes with each confirmation.
+    #[must_use]
+    pub fn confirmed(&self) -> watch::Receiver<u64> {
+        self.pruned.clone()
     }
 
     /// Counts commits that changed envelopes, claims, sessions or runs.

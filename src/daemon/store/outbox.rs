@@ -120,6 +120,7 @@ pub(super) fn prune(
         )?;
     }
     tx.exec("DELETE FROM outbox WHERE n <= ?", &[&int(through)])?;
+    tx.effects.borrow_mut().pruned = Some(through);
     Ok(())
 }
 

@@ -40,6 +40,8 @@ pub(super) struct Effects {
     pub(super) cursor: Option<Option<Cursor>>,
     /// The number after the outbox's last row.
     pub(super) next_n: Option<u64>,
+    /// The last report that was forgotten because the hub has it.
+    pub(super) pruned: Option<u64>,
     /// Envelopes, claims, sessions or runs changed.
     pub(super) changed: bool,
     /// Bytes that went to the log, roughly.
@@ -51,6 +53,7 @@ impl Effects {
     pub(super) fn merge(&mut self, later: Self) {
         self.cursor = later.cursor.or(self.cursor);
         self.next_n = later.next_n.or(self.next_n);
+        self.pruned = later.pruned.or(self.pruned);
         self.changed |= later.changed;
         self.bytes += later.bytes;
     }

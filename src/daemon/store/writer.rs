@@ -58,6 +58,7 @@ impl Job {
 pub(super) struct Published {
     pub(super) cursor: watch::Sender<Option<Cursor>>,
     pub(super) next_n: watch::Sender<u64>,
+    pub(super) pruned: watch::Sender<u64>,
     pub(super) version: watch::Sender<u64>,
 }
 
@@ -136,6 +137,9 @@ fn publish(effects: Effects, published: &Published) {
     }
     if let Some(next_n) = effects.next_n {
         published.next_n.send_replace(next_n);
+    }
+    if let Some(pruned) = effects.pruned {
+        published.pruned.send_replace(pruned);
     }
     if effects.changed {
         published.version.send_modify(|v| *v += 1);

@@ -1,0 +1,341 @@
+//! The hub's HTTP API as the daemon calls it; the one file that names the HTTP client.
+//!
+//! Every call carries a fresh connect JWT, has one deadline and a limit for the answer, and follows no redirect: a
+//! redirect could carry the credential elsewhere. A hub that says our clock is off is asked once more with its time.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::{Client, Method, Response, StatusCode, header};
+use rustls::ClientConfig;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use url::Url;
+
+use crate::auth::{PublicKey, Token};
+use crate::config::HubUrl;
+use crate::domain::{AccountId, Code, DeviceId, Problem, ProjectName, SessionId};
+
+use super::clock;
+use super::credentials::{Credentials, CredentialsError, Enrolment};
+
+/// How long a call may take.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// Largest answer, bytes.
+const MAX_ANSWER: usize = 4 << 20;
+
+/// Why a call to the hub failed.
+#[derive(Debug, thiserror::Error)]
+pub enum HttpError {
+    /// This device has no hub yet.
+    #[error("this device is not enrolled at a hub; run `remote-collab login URL`")]
+    NotEnrolled,
+    /// The device's files.
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
+    /// No answer.
+    #[error("the hub cannot be reached: {0}")]
+    Network(String),
+    /// The hub refused, and says why.
+    #[error("the hub refused: {0}")]
+    Refused(Box<Problem>),
+    /// Something between here and the hub answered.
+    #[error("HTTP {0} from something between here and the hub")]
+    Edge(u16),
+    /// The answer is too large or of another shape.
+    #[error("the hub's answer cannot be used: {0}")]
+    BadAnswer(String),
+}
+
+impl HttpError {
+    /// The stable code of this failure.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            Self::NotEnrolled => Code::TokenMissing,
+            Self::Credentials(_) => Code::TokenInvalid,
+            Self::Network(_) | Self::Edge(_) => Code::NotConnected,
+            Self::Refused(problem) => problem.known_code().unwrap_or(Code::Internal),
+            Self::BadAnswer(_) => Code::Internal,
+        }
+    }
+}
+
+/// A resource, or why there is nothing to read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fetched {
+    /// The resource with its tag.
+    Found {
+        /// The tag for the next call.
+        etag: Option<String>,
+        /// The JSON.
+        body: Value,
+    },
+    /// It is what the given tag says.
+    NotModified,
+    /// The hub has none.
+    Missing,
+}
+
+/// The hub's HTTP API for this device.
+#[derive(Debug, Clone)]
+pub struct HubHttp {
+    client: Client,
+    credentials: PathBuf,
+    hub: Option<HubUrl>,
+}
+
+#[derive(Deserialize)]
+struct Enrolled {
+    device_id: DeviceId,
+    hub_id: String,
+    account: AccountId,
+}
+
+impl HubHttp {
+    /// The API with these trusted certificates; credentials are read from their folder at every call, and `hub` wins over the
+    /// hub of `login`.
+    ///
+    /// # Errors
+    /// When the client cannot be set up.
+    pub fn new(
+        tls: &Arc<ClientConfig>,
+        credentials: PathBuf,
+        hub: Option<HubUrl>,
+    ) -> Result<Self, HttpError> {
+        let mut tls = ClientConfig::clone(tls);
+        tls.alpn_protocols.clear();
+        let client = Client::builder()
+            .tls_backend_preconfigured(tls)
+            .redirect(reqwest::redirect::Policy::none())
+            .timeout(DEADLINE)
+            .connect_timeout(DEADLINE)
+            .pool_max_idle_per_host(1)
+            .user_agent(concat!("remote-collab/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(|e| HttpError::Network(said(&e)))?;
+        Ok(Self {
+            client,
+            credentials,
+            hub,
+        })
+    }
+
+    /// Enrols a public key under `name` with a join token; gives what is to be kept.
+    ///
+    /// # Errors
+    /// Why the hub did not.
+    pub async fn enrol(
+        &self,
+        hub: &HubUrl,
+        join: &Token,
+        key: &PublicKey,
+        name: &str,
+    ) -> Result<Enrolment, HttpError> {
+        let body = json!({
+            "public_key": key.to_string(),
+            "name": name,
+            "os": std::env::consts::OS,
+            "build": env!("CARGO_PKG_VERSION"),
+        });
+        let url = hub.api(&["enroll"]);
+        let response = self
+            .send(Method::POST, url, join, None, Some(&body))
+            .await?;
+        let answer = read(accepted(response).await?).await?;
+        let enrolled = Enrolled::deserialize(answer)
+            .map_err(|e| HttpError::BadAnswer(format!("enrolment: {e}")))?;
+        Ok(Enrolment {
+            hub: hub.clone(),
+            hub_id: enrolled.hub_id,
+            device: enrolled.device_id,
+            account: enrolled.account,
+        })
+    }
+
+    /// The memory of a session (or its lineage, or its project).
+    ///
+    /// # Errors
+    /// When the hub cannot be asked.
+    pub async fn get_memory(
+        &self,
+        session: SessionId,
+        project: Option<&ProjectName>,
+        etag: Option<&str>,
+    ) -> Result<Fetched, HttpError> {
+        let session = session.to_string();
+        self.fetch(&["memory", &session], project, etag).await
+    }
+
+    /// The index of a session.
+    ///
+    /// # Errors
+    /// When the hub cannot be asked.
+    pub async fn get_index(
+        &self,
+        session: SessionId,
+        etag: Option<&str>,
+    ) -> Result<Fetched, HttpError> {
+        let session = session.to_string();
+        self.fetch(&["memory", &session, "index"], None, etag).await
+    }
+
+    /// Replaces the memory of a session: `{summary, context[], project?}`.
+    ///
+    /// # Errors
+    /// When the hub did not take it.
+    pub async fn post_memory(&self, session: SessionId, memory: &Value) -> Result<(), HttpError> {
+        let session = session.to_string();
+        let response = self
+            .call(
+                Method::POST,
+                &["memory", &session],
+                None,
+                None,
+                Some(memory),
+            )
+            .await?;
+        accepted(response).await.map(drop)
+    }
+
+    async fn fetch(
+        &self,
+        path: &[&str],
+        project: Option<&ProjectName>,
+        etag: Option<&str>,
+    ) -> Result<Fetched, HttpError> {
+        let response = self.call(Method::GET, path, project, etag, None).await?;
+        if response.status() == StatusCode::NOT_MODIFIED {
+            return Ok(Fetched::NotModified);
+        }
+        let tag = response.headers().get(header::ETAG);
+        let etag = tag.and_then(|v| v.to_str().ok()).map(str::to_owned);
+        match accepted(response).await {
+            Ok(response) => Ok(Fetched::Found {
+                etag,
+                body: read(response).await?,
+            }),
+            Err(e) if e.code() == Code::NotFound => Ok(Fetched::Missing),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// One call as this device; once more with the hub's time if the clock is off.
+    async fn call(
+        &self,
+        method: Method,
+        path: &[&str],
+        project: Option<&ProjectName>,
+        etag: Option<&str>,
+        body: Option<&Value>,
+    ) -> Result<Response, HttpError> {
+        let credentials = Credentials::load(&self.credentials)?.ok_or(HttpError::NotEnrolled)?;
+        let hub = self.hub.as_ref().unwrap_or(&credentials.enrolment.hub);
+        let mut url = hub.api(path);
+        if let Some(project) = project {
+            url.query_pairs_mut()
+                .append_pair("project", project.as_str());
+        }
+        let mut offset_ms = 0;
+        loop {
+            let now = clock::wall().plus(offset_ms);
+            let token = credentials
+                .mint(now)
+                .map_err(|e| HttpError::BadAnswer(e.to_string()))?;
+            let response = self
+                .send(method.clone(), url.clone(), &token, etag, body)
+                .await?;
+            if response.status() != StatusCode::UNAUTHORIZED || offset_ms != 0 {
+                return Ok(response);
+            }
+            match accepted(response).await {
+                Err(HttpError::Refused(p)) if p.known_code() == Some(Code::ClockSkew) => {
+                    let hub_now = p.now.unwrap_or(0);
+                    offset_ms = hub_now.saturating_sub(clock::wall().0);
+                    if offset_ms == 0 {
+                        return Err(HttpError::Refused(p));
+                    }
+                }
+                Err(e) => return Err(e),
+                Ok(response) => return Ok(response),
+            }
+        }
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        url: Url,
+        token: &Token,
+        etag: Option<&str>,
+        body: Option<&Value>,
+    ) -> Result<Response, HttpError> {
+        let mut request = self.client.request(method, url).bearer_auth(token.expose());
+        if let Some(etag) = etag {
+            request = request.header(header::IF_NONE_MATCH, etag);
+        }
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        request
+            .send()
+            .await
+            .map_err(|e| HttpError::Network(said(&e)))
+    }
+}
+
+/// The answer if it is a success, else why not.
+async fn accepted(response: Response) -> Result<Response, HttpError> {
+    let status = response.status();
+    if status.is_success() {
+        return Ok(response);
+    }
+    let kind = response.headers().get(header::CONTENT_TYPE);
+    let ours = kind.is_some_and(|v| v.as_bytes().starts_with(b"application/problem+json"));
+    if ours
+        && let Ok(body) = read(response).await
+        && let Ok(problem) = Problem::deserialize(body)
+        && problem.known_code().is_some()
+    {
+        return Err(HttpError::Refused(Box::new(problem)));
+    }
+    Err(HttpError::Edge(status.as_u16()))
+}
+
+async fn read(mut response: Response) -> Result<Value, HttpError> {
+    let mut bytes = Vec::new();
+    while let Some(chunk) = response
+        .chunk()
+        .await
+        .map_err(|e| HttpError::Network(said(&e)))?
+    {
+        if bytes.len() + chunk.len() > MAX_ANSWER {
+            return Err(HttpError::BadAnswer(format!(
+                "larger than {MAX_ANSWER} bytes"
+            )));
+        }
+        bytes.extend_from_slice(&chunk);
+    }
+    serde_json::from_slice(&bytes).map_err(|e| HttpError::BadAnswer(e.to_string()))
+}
+
+/// The error with its causes, without the URL.
+fn said(error: &reqwest::Error) -> String {
+    let mut text = String::new();
+    let mut next: Option<&dyn std::error::Error> = std::error::Error::source(error);
+    while let Some(cause) = next {
+        if !text.is_empty() {
+            text.push_str(": ");
+        }
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    if error.is_timeout() {
+        "no answer in time".to_owned()
+    } else if text.is_empty() {
+        "the call failed".to_owned()
+    } else {
+        text
+    }
+}
