@@ -8,3 +8,8 @@
 mod daemon_link;
 mod daemon_local;
 mod fake_hub;
+mod hub_auth;
+mod hub_http;
+mod hub_socket;
+#[path = "../support/mod.rs"]
+mod support;
