@@ -7,6 +7,7 @@
 
 pub mod auth;
 pub mod claude;
+pub mod cli;
 pub mod config;
 pub mod core;
 pub mod daemon;

@@ -168,17 +168,19 @@ impl HubHttp {
         self.fetch(&["memory", &session], project, etag).await
     }
 
-    /// The index of a session.
+    /// The index of a session (or its lineage, or its project).
     ///
     /// # Errors
     /// When the hub cannot be asked.
     pub async fn get_index(
         &self,
         session: SessionId,
+        project: Option<&ProjectName>,
         etag: Option<&str>,
     ) -> Result<Fetched, HttpError> {
         let session = session.to_string();
-        self.fetch(&["memory", &session, "index"], None, etag).await
+        self.fetch(&["memory", &session, "index"], project, etag)
+            .await
     }
 
     /// Replaces the memory of a session: `{summary, context[], project?}`.

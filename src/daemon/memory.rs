@@ -80,6 +80,25 @@ impl MemorySource {
 
     /// What is known for a session of this project, within a deadline; nothing if nothing was ever known.
     pub(crate) async fn knowledge(&self, session: SessionId, project: &ProjectName) -> Known {
+        let (copy, fresh) = self.ask(session, project).await;
+        let old = (self.now)().0.saturating_sub(copy.at.0);
+        Known {
+            knowledge: Knowledge::read(Some(&copy.memory), Some(&copy.index)),
+            age: (!fresh).then(|| age(old)),
+        }
+    }
+
+    /// The hub's `{summary, context[]}` and `{files, symbols, recent_changes}`, or their last good copies; `null` for none.
+    pub(crate) async fn documents(
+        &self,
+        session: SessionId,
+        project: &ProjectName,
+    ) -> (Value, Value) {
+        let (copy, _) = self.ask(session, project).await;
+        (copy.memory, copy.index)
+    }
+
+    async fn ask(&self, session: SessionId, project: &ProjectName) -> (Copy, bool) {
         let now = (self.now)();
         let asked = match &self.hub {
             None => Err("no hub".to_owned()),
@@ -87,7 +106,7 @@ impl MemorySource {
                 .await
                 .unwrap_or_else(|_| Err("the hub did not answer in time".to_owned())),
         };
-        let (copy, fresh) = match asked {
+        match asked {
             Ok((memory, index)) => {
                 let copy = Copy {
                     memory,
@@ -111,10 +130,6 @@ impl MemorySource {
                     ),
                 }
             }
-        };
-        Known {
-            knowledge: Knowledge::read(Some(&copy.memory), Some(&copy.index)),
-            age: (!fresh).then(|| age(now.0.saturating_sub(copy.at.0))),
         }
     }
 

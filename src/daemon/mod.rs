@@ -13,6 +13,7 @@
 //! It ends in order when it is cancelled: no new requests, `bye` to the hub after the commits under way, the socket
 //! removed, the queue closed, the lock released; all within a deadline.
 
+pub mod assembly;
 pub mod clock;
 pub mod credentials;
 pub mod dial;

@@ -22,7 +22,10 @@ use crate::domain::{
     ClaimId, Envelope, EnvelopeId, EnvelopeKind, ProjectName, Receipt, ReportBody, SessionId,
     Stage, TaskState, TaskStatus, WallMs,
 };
+use crate::local::write_private;
 
+/// The file in the daemon's folder that says that everything is held.
+const PAUSED: &str = "paused";
 /// Rows that are read from the queue at a time.
 const BATCH: u32 = 200;
 /// Sessions that are read at the start.
@@ -83,13 +86,20 @@ impl Mail {
     }
 }
 
+/// Where the rest of the daemon sees what is known.
+#[derive(Debug)]
+pub(super) struct Publisher {
+    pub(super) view: watch::Sender<View>,
+    pub(super) capacity: watch::Sender<u32>,
+}
+
 /// The dispatcher's state.
 #[derive(Debug)]
 pub(crate) struct Brain {
     pub(super) parts: Parts,
     pub(super) tx: mpsc::Sender<Msg>,
     pub(super) tracker: TaskTracker,
-    view: watch::Sender<View>,
+    publisher: Publisher,
     pub(super) registry: Registry,
     pub(super) mail: BTreeMap<EnvelopeId, Mail>,
     /// Claims that are not final.
@@ -99,6 +109,8 @@ pub(crate) struct Brain {
     /// The enabled projects, as last read.
     pub(super) projects: Vec<Project>,
     last_ord: i64,
+    /// Claims of programs, which the local API follows.
+    pub(super) foreign: BTreeSet<ClaimId>,
     /// Sessions whose rows are to be stored.
     dirty: BTreeSet<SessionId>,
     /// Sessions as last reported.
@@ -115,27 +127,29 @@ impl Brain {
     pub(super) async fn load(
         parts: Parts,
         tx: mpsc::Sender<Msg>,
-        view: watch::Sender<View>,
+        publisher: Publisher,
         tracker: TaskTracker,
     ) -> Result<Self, StoreError> {
         let registry = Registry::load(parts.store.sessions(None, SESSIONS).await?);
         let claims = parts.store.open_claims().await?;
         let now = Instant::now();
+        let paused = parts.places.daemon().join(PAUSED).exists();
         let mut brain = Self {
             runs: Runs::new(parts.config.policy.runs.concurrent),
             parts,
             tx,
             tracker,
-            view,
+            publisher,
             registry,
             mail: BTreeMap::new(),
             claims: claims
                 .into_iter()
                 .filter_map(follow::Followed::load)
                 .collect(),
-            paused: false,
+            paused,
             projects: Vec::new(),
             last_ord: i64::MIN,
+            foreign: BTreeSet::new(),
             dirty: BTreeSet::new(),
             reported: BTreeMap::new(),
             forgotten: Vec::new(),
@@ -209,12 +223,27 @@ impl Brain {
                 }
             }
             Msg::Run(msg) => self.run_msg(msg).await,
-            Msg::Paused(paused) => {
-                self.paused = paused;
-                self.replan = true;
+            Msg::Pause { paused, done } => {
+                // Whoever asked may be gone; the pause holds all the same.
+                drop(done.send(self.pause(paused)));
             }
             Msg::ProjectsChanged => self.read_projects(),
         }
+    }
+
+    /// Keeps a pause as a file, so that it outlives a restart.
+    fn pause(&mut self, paused: bool) -> std::io::Result<()> {
+        let file = self.parts.places.daemon().join(PAUSED);
+        if paused {
+            write_private(&file, b"")?;
+        } else if let Err(e) = std::fs::remove_file(&file)
+            && e.kind() != std::io::ErrorKind::NotFound
+        {
+            return Err(e);
+        }
+        self.paused = paused;
+        self.replan = true;
+        Ok(())
     }
 
     async fn grown(&mut self) {
@@ -235,7 +264,7 @@ impl Brain {
         if self.sight_at <= now {
             self.sight_at = now + SIGHT;
             self.sight().await;
-            self.adopt_claims().await;
+            self.look_at_foreign().await;
         }
         let wall = clock::wall();
         if self
@@ -551,7 +580,12 @@ impl Brain {
             free: self.runs.free(),
             paused: self.paused,
         };
-        self.view.send_if_modified(|old| {
+        self.publisher.capacity.send_if_modified(|old| {
+            let new = *old != view.free;
+            *old = view.free;
+            new
+        });
+        self.publisher.view.send_if_modified(|old| {
             let new = *old != view;
             if new {
                 *old = view;

@@ -241,7 +241,7 @@ impl Brain {
             .is_none_or(|s| s.activity == Activity::Closed && s.since.plus(SETTLE_MS) <= now);
         if behind {
             // No conclusion from a transcript that was not read to its end.
-        } else if closed && claim.door != Door::LocalApi {
+        } else if closed {
             // Its turn is over with its process: what was seen is done, what was not never will be.
             self.sign(id, Sign::ProcessGone).await;
             self.sign(id, Sign::TurnEnded).await;
@@ -403,22 +403,18 @@ impl Brain {
         }
     }
 
-    /// Takes in claims that programs opened through the local API.
-    pub(super) async fn adopt_claims(&mut self) {
+    /// Looks at the claims that programs opened through the local API: with one that came or went, the queue is another.
+    pub(super) async fn look_at_foreign(&mut self) {
         match self.parts.store.open_claims().await {
             Ok(rows) => {
-                for row in rows {
-                    if self.claims.contains_key(&row.id) {
-                        continue;
-                    }
-                    for envelope in &row.envelopes {
-                        if let Some(mail) = self.mail.get_mut(envelope) {
-                            mail.taken = true;
-                        }
-                    }
-                    if let Some((id, followed)) = Followed::load(row) {
-                        self.claims.insert(id, followed);
-                    }
+                let foreign = rows
+                    .iter()
+                    .filter(|r| r.door == Door::LocalApi)
+                    .map(|r| r.id)
+                    .collect();
+                if foreign != self.foreign {
+                    self.foreign = foreign;
+                    self.resync().await;
                 }
             }
             Err(error) => tracing::error!(%error, "open claims cannot be read"),

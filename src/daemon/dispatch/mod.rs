@@ -92,7 +92,10 @@ enum Msg {
         told: Told,
     },
     Run(runs::RunMsg),
-    Paused(bool),
+    Pause {
+        paused: bool,
+        done: oneshot::Sender<std::io::Result<()>>,
+    },
     ProjectsChanged,
 }
 
@@ -114,6 +117,7 @@ pub struct View {
 pub struct Dispatcher {
     tx: mpsc::Sender<Msg>,
     view: watch::Receiver<View>,
+    capacity: watch::Receiver<u32>,
     memory: MemorySource,
     memory_tokens: usize,
 }
@@ -132,11 +136,17 @@ impl Dispatcher {
         let (tx, rx) = mpsc::channel(QUEUE);
         let (view_tx, view) = watch::channel(View::default());
         let (memory, memory_tokens) = (parts.memory.clone(), parts.config.memory_tokens);
-        let brain = Brain::load(parts, tx.clone(), view_tx, tracker.clone()).await?;
+        let (capacity_tx, capacity) = watch::channel(parts.config.policy.runs.concurrent);
+        let publisher = brain::Publisher {
+            view: view_tx,
+            capacity: capacity_tx,
+        };
+        let brain = Brain::load(parts, tx.clone(), publisher, tracker.clone()).await?;
         tracker.spawn(brain.run(rx, cancel));
         Ok(Self {
             tx,
             view,
+            capacity,
             memory,
             memory_tokens,
         })
@@ -146,6 +156,12 @@ impl Dispatcher {
     #[must_use]
     pub fn view(&self) -> watch::Receiver<View> {
         self.view.clone()
+    }
+
+    /// Free run slots; changes with them.
+    #[must_use]
+    pub fn capacity(&self) -> watch::Receiver<u32> {
+        self.capacity.clone()
     }
 
     /// Answers a hook. `peer_pid` is the process at the other end of the socket.
@@ -190,17 +206,23 @@ impl Dispatcher {
         }
     }
 
-    /// Holds everything, or lets it go again.
-    pub async fn pause(&self, paused: bool) {
-        if self.tx.send(Msg::Paused(paused)).await.is_err() {
-            tracing::debug!("the dispatcher has ended");
-        }
+    /// Holds everything, or lets it go again; outlives a restart.
+    ///
+    /// # Errors
+    /// When that cannot be kept.
+    pub async fn pause(&self, paused: bool) -> std::io::Result<()> {
+        let (done, wait) = oneshot::channel();
+        let gone = || std::io::Error::other("the dispatcher has ended");
+        self.tx
+            .send(Msg::Pause { paused, done })
+            .await
+            .map_err(|_| gone())?;
+        wait.await.map_err(|_| gone())?
     }
 
-    /// Reads the enabled projects anew.
-    pub async fn projects_changed(&self) {
-        if self.tx.send(Msg::ProjectsChanged).await.is_err() {
-            tracing::debug!("the dispatcher has ended");
-        }
+    /// The list of enabled projects changed; it is read anew.
+    pub fn projects_changed(&self) {
+        // With a full queue the list is read at the next look at the CLI's registry.
+        drop(self.tx.try_send(Msg::ProjectsChanged));
     }
 }

@@ -1,0 +1,228 @@
+//! `hub …`: run a hub, and what its owner does beside or without a running one.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::long_running::{runtime, stop_signal};
+use super::report::{Exit, Failure, say};
+use super::{Global, duration_s};
+use crate::auth::crypto;
+use crate::domain::{AccountId, Trust};
+use crate::hub::{self, AdminCall, AdminError, HubConfig, HubError, admin};
+use crate::telemetry;
+
+/// Where a hub listens unless it is told otherwise.
+const LISTEN: &str = "127.0.0.1:8787";
+
+/// A token's life unless it is told otherwise, seconds: 90 days.
+const TTL_S: i64 = 90 * 24 * 3600;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum HubCommand {
+    /// Run the hub in the foreground
+    Serve(ServeArgs),
+    /// Make, list and call back tokens
+    #[command(subcommand)]
+    Token(TokenCommand),
+    /// List and revoke devices
+    #[command(subcommand)]
+    Devices(DevicesCommand),
+    /// Change the signing keys
+    #[command(subcommand)]
+    Keys(KeysCommand),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ServeArgs {
+    /// Where to listen; port 0 picks a free one
+    #[arg(long, default_value = LISTEN, value_name = "ADDR")]
+    listen: SocketAddr,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum TokenCommand {
+    /// Make a token and print it alone
+    Create(CreateArgs),
+    /// List the tokens that were made
+    List(AccountArgs),
+    /// Call a token back
+    Revoke(NamedArgs),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct CreateArgs {
+    /// What receivers see as the sender
+    #[arg(long)]
+    name: String,
+    /// What it may do, such as `tasks:write,tasks:read`; `devices:enroll` alone makes a join token: one device, one hour
+    #[arg(long, value_delimiter = ',', required = true)]
+    scope: Vec<String>,
+    /// How far it is believed: `inform` (messages), `suggest` (tasks wait for a person), `run` (tasks run at once)
+    #[arg(long, default_value = "suggest", value_parser = parse_trust)]
+    trust: Trust,
+    /// Its life, such as `90d`, `12h`
+    #[arg(long, value_parser = duration_s)]
+    ttl: Option<i64>,
+    #[command(flatten)]
+    account: AccountArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct AccountArgs {
+    /// The account
+    #[arg(long, default_value = "default")]
+    account: AccountId,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct NamedArgs {
+    /// Its id or name
+    which: String,
+    #[command(flatten)]
+    account: AccountArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum DevicesCommand {
+    /// List the enrolled devices
+    List(AccountArgs),
+    /// Revoke a device for good
+    Revoke(NamedArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum KeysCommand {
+    /// Sign with a new key from now on; tokens of older keys stay valid
+    Rotate,
+}
+
+fn parse_trust(text: &str) -> Result<Trust, String> {
+    serde_json::from_value(Value::from(text)).map_err(|_| "one of inform, suggest, run".to_owned())
+}
+
+pub(super) fn run(global: &Global, command: HubCommand) -> Result<Exit, Failure> {
+    let call = match command {
+        HubCommand::Serve(args) => return serve(global, &args),
+        HubCommand::Token(TokenCommand::Create(args)) => create(args),
+        HubCommand::Token(TokenCommand::List(a)) => AdminCall::ListTokens { account: a.account },
+        HubCommand::Token(TokenCommand::Revoke(n)) => AdminCall::RevokeToken {
+            account: n.account.account,
+            token: n.which,
+        },
+        HubCommand::Devices(DevicesCommand::List(a)) => {
+            AdminCall::ListDevices { account: a.account }
+        }
+        HubCommand::Devices(DevicesCommand::Revoke(n)) => AdminCall::RevokeDevice {
+            account: n.account.account,
+            device: n.which,
+        },
+        HubCommand::Keys(KeysCommand::Rotate) => AdminCall::RotateKeys,
+    };
+    let places = global.places()?;
+    let answer = runtime()?
+        .block_on(admin::call(places.root(), &call))
+        .map_err(failure)?;
+    show(global, &call, &answer)?;
+    Ok(Exit::Ok)
+}
+
+fn create(args: CreateArgs) -> AdminCall {
+    let account = args.account.account;
+    if args.scope == ["devices:enroll"] {
+        return AdminCall::CreateJoin {
+            name: args.name,
+            account,
+        };
+    }
+    AdminCall::CreateToken {
+        name: args.name,
+        account,
+        scopes: args.scope,
+        trust: args.trust,
+        ttl_s: args.ttl.unwrap_or(TTL_S),
+    }
+}
+
+/// Tokens go out alone, so that a shell can take them; lists one entry a line.
+fn show(global: &Global, call: &AdminCall, answer: &Value) -> Result<(), Failure> {
+    if global.json {
+        return say(answer);
+    }
+    match call {
+        AdminCall::CreateToken { .. } | AdminCall::CreateJoin { .. } => {
+            say(answer["token"].as_str().unwrap_or_default())
+        }
+        AdminCall::ListTokens { .. } | AdminCall::ListDevices { .. } => {
+            let lists = answer.as_object().into_iter().flat_map(|o| o.values());
+            for item in lists.filter_map(Value::as_array).flatten() {
+                let fields = item.as_object().into_iter().flatten().map(|(k, v)| {
+                    let text = v.as_str().map_or_else(|| v.to_string(), str::to_owned);
+                    format!("{k}={text}")
+                });
+                say(fields.collect::<Vec<_>>().join("  "))?;
+            }
+            Ok(())
+        }
+        AdminCall::RevokeToken { .. } => {
+            say(format_args!("revoked {} token(s)", answer["revoked"]))
+        }
+        AdminCall::RevokeDevice { device, .. } => say(format_args!("revoked `{device}`")),
+        AdminCall::RotateKeys => say("a new key signs from now on"),
+    }
+}
+
+/// The failure of a call of the hub's owner.
+pub(super) fn failure(e: AdminError) -> Failure {
+    match e {
+        AdminError::Refused(problem) => {
+            let failure = Failure::of("the hub refused", &*problem);
+            match problem.detail {
+                Some(detail) => failure.hint(detail),
+                None => failure,
+            }
+        }
+        AdminError::Hub(e) => start_failure(&e),
+        AdminError::Socket(text) => {
+            let mut failure =
+                Failure::new("the running hub could not be asked").exit(Exit::NotRunning);
+            failure.causes.push(text);
+            failure
+        }
+    }
+}
+
+/// The failure of a hub that does not start.
+pub(super) fn start_failure(e: &HubError) -> Failure {
+    let failure = Failure::of("the hub did not start", e);
+    match e {
+        HubError::Insecure { .. } => failure.exit(Exit::Usage),
+        _ => failure,
+    }
+}
+
+fn serve(global: &Global, args: &ServeArgs) -> Result<Exit, Failure> {
+    telemetry::init("info", telemetry::Format::default());
+    crypto::install();
+    let places = global.places()?;
+    let config = HubConfig {
+        listen: args.listen,
+        ..HubConfig::local(places.root())
+    };
+    runtime()?.block_on(async {
+        let stop = stop_signal()?;
+        let hub = hub::start(config).await.map_err(|e| start_failure(&e))?;
+        if global.json {
+            say(json!({"hub": hub.url(), "data_dir": hub.data_dir}))?;
+        } else {
+            say(format_args!("hub: {}\ndata: {}", hub.url(), hub.data_dir.display()))?;
+            say("next: `remote-collab hub token create --name my-laptop --scope devices:enroll` makes a join token for `login`")?;
+        }
+        stop.await;
+        // A second signal must not find a process that no longer listens to it: the shutdown itself is bounded.
+        tokio::time::timeout(Duration::from_secs(30), hub.shutdown()).await.ok();
+        Ok(Exit::Ok)
+    })
+}

@@ -1,0 +1,147 @@
+//! How a command ends: an exit code, and an error told once, in one form.
+
+use std::fmt;
+use std::io::{IsTerminal as _, Write as _};
+
+/// The exit codes of the contract.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Exit {
+    /// Done.
+    Ok = 0,
+    /// Tried and failed.
+    Failed = 1,
+    /// The command line or the configuration is wrong.
+    Usage = 2,
+    /// The daemon or the hub is not running.
+    NotRunning = 3,
+    /// The daemon is not connected to its hub.
+    NotConnected = 4,
+    /// The credential does not allow it.
+    NotAuthorised = 5,
+}
+
+/// Why a command failed: what happened, what caused it, what to do next.
+#[derive(Debug)]
+pub struct Failure {
+    /// The exit code.
+    pub exit: Exit,
+    /// What happened, to what; lower case, no full stop.
+    pub message: String,
+    /// The causes, nearest first.
+    pub causes: Vec<String>,
+    /// What to do next.
+    pub hint: Option<String>,
+}
+
+impl Failure {
+    /// A failure with exit code 1.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self {
+            exit: Exit::Failed,
+            message: message.into(),
+            causes: Vec::new(),
+            hint: None,
+        }
+    }
+
+    /// The failure of `what`, with the error and its sources as causes.
+    pub fn of(what: impl Into<String>, error: &dyn std::error::Error) -> Self {
+        let mut failure = Self::new(what);
+        let mut next = Some(error);
+        while let Some(e) = next {
+            let text = e.to_string();
+            if failure.causes.last() != Some(&text) {
+                failure.causes.push(text);
+            }
+            next = e.source();
+        }
+        failure
+    }
+
+    /// The failure with another exit code.
+    #[must_use]
+    pub fn exit(mut self, exit: Exit) -> Self {
+        self.exit = exit;
+        self
+    }
+
+    /// The failure with advice.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// The text for standard error.
+    #[must_use]
+    pub fn render(&self, colour: bool) -> String {
+        let (red, cyan, off) = if colour {
+            ("\x1b[31m", "\x1b[36m", "\x1b[0m")
+        } else {
+            ("", "", "")
+        };
+        let mut text = format!("{red}error{off}: {}\n", self.message);
+        for cause in &self.causes {
+            text.push_str(&format!("  caused by: {cause}\n"));
+        }
+        if let Some(hint) = &self.hint {
+            text.push_str(&format!("\n{cyan}hint{off}: {hint}\n"));
+        }
+        text
+    }
+
+    /// Writes the failure to standard error.
+    pub(crate) fn print(&self) {
+        let mut err = std::io::stderr().lock();
+        let text = self.render(colour(&err));
+        // Nobody is left to tell when standard error is gone.
+        drop(err.write_all(text.as_bytes()));
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.render(false).trim_end())
+    }
+}
+
+/// Whether to colour what goes to this stream.
+pub(crate) fn colour(stream: &impl std::io::IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+}
+
+/// Writes one line to standard output; a closed pipe is not an error.
+///
+/// # Errors
+/// When standard output cannot be written for another reason.
+pub(crate) fn say(line: impl fmt::Display) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    match writeln!(out, "{line}").and_then(|()| out.flush()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::of("cannot write to standard output", &e))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether standard output is a terminal that may be coloured.
+pub(crate) fn colour_out() -> bool {
+    let out = std::io::stdout();
+    out.is_terminal() && colour(&out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_reads_as_error_causes_and_hint() {
+        let mut failure = Failure::new("cannot reach `http://h`").hint("start it");
+        failure.causes.push("connection refused".into());
+        assert_eq!(
+            failure.render(false),
+            "error: cannot reach `http://h`\n  caused by: connection refused\n\nhint: start it\n"
+        );
+    }
+}

@@ -1,0 +1,416 @@
+//! `up`: hub and daemon in one process on loopback, ready to be tried.
+//!
+//! The first start makes keys, enrols this machine and writes a producer token (trust `run`) to a 0600 file; later starts
+//! use what is there. The printed `curl` reads the token from that file, so that it is in no history and no process list.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::hub::{failure as admin_failure, start_failure};
+use super::long_running::{listen_flags, load_config, runtime, start, stop_signal};
+use super::report::{Exit, Failure, colour_out, say};
+use super::{Global, login::host_name};
+use crate::auth::{Token, crypto};
+use crate::config::HubUrl;
+use crate::daemon::assembly::Whole;
+use crate::daemon::clock::wall;
+use crate::daemon::credentials::Credentials;
+use crate::daemon::http::HubHttp;
+use crate::daemon::projects::Projects;
+use crate::daemon::tls;
+use crate::domain::{AccountId, Trust, WallMs};
+use crate::hub::{self, AdminCall, HubConfig, HubHandle};
+use crate::local::{Places, write_private};
+use crate::telemetry;
+
+/// Where the hub listens unless it is told otherwise.
+const HUB_LISTEN: &str = "127.0.0.1:8787";
+/// The producer token's file inside the data folder.
+const TOKEN_FILE: &str = "up.token";
+/// All scopes but those of an owner.
+const SCOPES: [&str; 6] = [
+    "tasks:write",
+    "tasks:read",
+    "messages:write",
+    "messages:read",
+    "memory:read",
+    "memory:write",
+];
+/// The producer token's life, seconds.
+const TOKEN_TTL_S: i64 = 365 * 24 * 3600;
+/// A token with less life left than this is replaced, ms.
+const RENEW_MS: i64 = 7 * 24 * 3600 * 1000;
+
+/// Envelopes of each state that are looked at for news.
+const RECENT: u32 = 100;
+
+#[derive(Debug, Args)]
+pub(super) struct UpArgs {
+    /// Where the hub listens; port 0 picks a free one
+    #[arg(long, default_value = HUB_LISTEN, value_name = "ADDR")]
+    hub_listen: SocketAddr,
+    /// Where scripts reach the daemon on loopback; port 0 picks a free one [default: 127.0.0.1:9988]
+    #[arg(long, value_name = "ADDR")]
+    local_listen: Option<SocketAddr>,
+}
+
+pub(super) fn run(global: &Global, args: &UpArgs) -> Result<Exit, Failure> {
+    telemetry::init("warn", telemetry::Format::default());
+    crypto::install();
+    let places = global.places()?;
+    let mut config = load_config(&listen_flags(args.local_listen))?;
+    runtime()?.block_on(async {
+        let stop = stop_signal()?;
+        let hub = hub::start(HubConfig {
+            listen: args.hub_listen,
+            ..HubConfig::local(places.root())
+        })
+        .await
+        .map_err(|e| {
+            start_failure(&e)
+                .hint("another hub on that port? `--hub-listen 127.0.0.1:0` picks a free one")
+        })?;
+        let url: HubUrl = hub
+            .url()
+            .parse()
+            .map_err(|e| Failure::of("the hub's own address cannot be read", &e))?;
+        // The port may be another one than at enrolment.
+        config.remote_api = Some(url.clone());
+        let ready = async {
+            let token = producer_token(&hub, &places).await?;
+            enrol(&hub, &url, &places, &config).await?;
+            Ok::<_, Failure>((token, start(places.clone(), config).await?))
+        }
+        .await;
+        let (token, daemon) = match ready {
+            Ok(ready) => ready,
+            Err(e) => {
+                hub.shutdown().await;
+                return Err(e);
+            }
+        };
+        tell_ready(global, &places, &hub, &token, &daemon)?;
+        let ended = {
+            let watching = watch(global, &daemon);
+            tokio::pin!(watching);
+            tokio::pin!(stop);
+            tokio::select! {
+                () = &mut stop => Ok(Exit::Ok),
+                failed = &mut watching => failed,
+            }
+        };
+        daemon.stop().await;
+        hub.shutdown().await;
+        ended
+    })
+}
+
+/// The producer token for this machine, from its file or made anew.
+async fn producer_token(hub: &HubHandle, places: &Places) -> Result<String, Failure> {
+    let file = places.root().join(TOKEN_FILE);
+    if let Some(token) = kept_token(&file, &hub.hub_id)? {
+        return Ok(token);
+    }
+    let account = default_account()?;
+    let call = AdminCall::CreateToken {
+        name: "up".to_owned(),
+        account,
+        scopes: SCOPES.map(str::to_owned).to_vec(),
+        trust: Trust::Run,
+        ttl_s: TOKEN_TTL_S,
+    };
+    let answer = hub.admin(&call).await.map_err(admin_failure)?;
+    let kept = json!({
+        "hub": hub.hub_id, "token": answer["token"], "expires_at": answer["expires_at"],
+    });
+    let token = answer["token"].as_str().unwrap_or_default().to_owned();
+    let io = |e: std::io::Error| Failure::of(format!("`{}` cannot be written", file.display()), &e);
+    write_private(&file.with_extension("json"), kept.to_string().as_bytes()).map_err(io)?;
+    write_private(&file, token.as_bytes()).map_err(io)?;
+    Ok(token)
+}
+
+/// The token in the file, if it is this hub's and lives on for a while.
+fn kept_token(file: &Path, hub: &str) -> Result<Option<String>, Failure> {
+    let Ok(note) = std::fs::read(file.with_extension("json")) else {
+        return Ok(None);
+    };
+    let Ok(opened) = std::fs::File::open(file) else {
+        return Ok(None);
+    };
+    crate::auth::keys::check_private(&opened, file).map_err(|e| {
+        Failure::of("the producer token is exposed", &e)
+            .hint("remove the file; `up` makes a new one")
+    })?;
+    let note: Value = serde_json::from_slice(&note).unwrap_or_default();
+    let expires = note["expires_at"].as_i64().unwrap_or(0);
+    let text = std::io::read_to_string(opened).unwrap_or_default();
+    let good = note["hub"] == hub && note["token"] == text && expires > wall().0 + RENEW_MS;
+    Ok(good.then_some(text))
+}
+
+fn default_account() -> Result<AccountId, Failure> {
+    AccountId::new("default").map_err(|e| Failure::of("no default account", &e))
+}
+
+/// Enrols this machine at the hub of this process, unless it is already.
+async fn enrol(
+    hub: &HubHandle,
+    url: &HubUrl,
+    places: &Places,
+    config: &crate::config::DaemonConfig,
+) -> Result<(), Failure> {
+    places
+        .create_daemon_dirs()
+        .map_err(|e| Failure::of(format!("`{}` cannot be used", places.root().display()), &e))?;
+    let dir = places.daemon();
+    let failed = |e: &dyn std::error::Error| Failure::of("this machine could not be enrolled", e);
+    if let Some(known) = Credentials::load(&dir).map_err(|e| failed(&e))?
+        && known.enrolment.hub_id == hub.hub_id
+    {
+        return Ok(());
+    }
+    let call = AdminCall::CreateJoin {
+        name: "up".to_owned(),
+        account: default_account()?,
+    };
+    let join = hub.admin(&call).await.map_err(admin_failure)?;
+    let join = Token::parse(join["token"].as_str().unwrap_or_default()).map_err(|e| failed(&e))?;
+    let key = Credentials::key(&dir).map_err(|e| failed(&e))?;
+    let tls = tls::client_config(config.ca_file.as_deref()).map_err(|e| failed(&e))?;
+    let http = HubHttp::new(&tls, dir.clone(), None).map_err(|e| failed(&e))?;
+    let enrolment = http
+        .enrol(url, &join, key.public(), &host_name())
+        .await
+        .map_err(|e| failed(&e))?;
+    Credentials::save(&dir, &enrolment).map_err(|e| failed(&e))
+}
+
+fn tell_ready(
+    global: &Global,
+    places: &Places,
+    hub: &HubHandle,
+    token: &str,
+    daemon: &Whole,
+) -> Result<(), Failure> {
+    let listeners = daemon.handle.listeners();
+    let local = listeners.loopback.map(|a| format!("http://{a}"));
+    if global.json {
+        return say(json!({
+            "hub": hub.url(), "local": local, "token": token,
+            "local_token": daemon.handle.local_token(), "data_dir": places.root(),
+        }));
+    }
+    let file = places.root().join(TOKEN_FILE);
+    say(format_args!("hub     {}", hub.url()))?;
+    match (&local, &listeners.loopback_error) {
+        (Some(url), _) => say(format_args!("local   {url}"))?,
+        (None, error) => say(format_args!(
+            "local   off ({})",
+            error.as_deref().unwrap_or("-")
+        ))?,
+    }
+    say(format_args!("data    {}", places.root().display()))?;
+    let claude = daemon.claude();
+    match &claude.path {
+        Some(path) => say(format_args!(
+            "claude  {} {}",
+            claude.version.as_deref().unwrap_or("(version unknown)"),
+            path.display()
+        ))?,
+        None => say(format_args!(
+            "claude  not found: tasks wait until it is installed and this command restarted ({})",
+            claude.problem.as_deref().unwrap_or("not on PATH")
+        ))?,
+    }
+    let projects = Projects::new(places.daemon()).list().unwrap_or_default();
+    let project = match projects.first() {
+        Some(p) => {
+            for p in &projects {
+                say(format_args!("project {} {}", p.name, p.path.display()))?;
+            }
+            p.name.to_string()
+        }
+        None => {
+            say(format_args!(
+                "project none yet: in a project's folder run  {} enable{}",
+                own_name(),
+                data_dir_flag(places)
+            ))?;
+            "PROJECT".to_owned()
+        }
+    };
+    say("\nA task (runs Claude Code in the project):")?;
+    say(curl(
+        &hub.url(),
+        "tasks",
+        &file,
+        &json!({"project": project, "task": "Say hello and list the files here."}),
+    ))?;
+    say("\nA message (shows up at the next prompt of the project's open session):")?;
+    say(curl(
+        &hub.url(),
+        "messages",
+        &file,
+        &json!({"project": project, "content": "The build is green."}),
+    ))?;
+    say("\nThe answer to the first gives an id:")?;
+    say(format_args!(
+        "  curl -sS -H \"Authorization: Bearer $(cat {})\" {}/tasks/ID\n",
+        shell_word(&file),
+        hub.url()
+    ))
+}
+
+fn curl(hub: &str, path: &str, token: &Path, body: &Value) -> String {
+    let body = body.to_string().replace('\'', "'\\''");
+    format!(
+        "  curl -sS {hub}/{path} -H \"Authorization: Bearer $(cat {})\" -H 'Content-Type: application/json' -d '{body}'",
+        shell_word(token)
+    )
+}
+
+/// A path as one word of a shell, also within double quotes' `$(…)`.
+fn shell_word(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    if text
+        .chars()
+        .all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c))
+    {
+        return text.into_owned();
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+fn own_name() -> String {
+    let own: Option<PathBuf> = std::env::args_os().next().map(PathBuf::from);
+    own.map_or_else(
+        || "remote-collab".to_owned(),
+        |p| {
+            let full = p.canonicalize().unwrap_or(p);
+            shell_word(&full)
+        },
+    )
+}
+
+/// The flag that names this installation, unless it is the default one.
+fn data_dir_flag(places: &Places) -> String {
+    let default = Places::resolve(None, &|name| match name {
+        "REMOTE_COLLAB_DATA_DIR" => None,
+        other => crate::local::process_env(other),
+    });
+    match default {
+        Ok(default) if default.root() == places.root() => String::new(),
+        _ => format!(" --data-dir {}", shell_word(places.root())),
+    }
+}
+
+/// Shows what happens until the daemon ends by itself.
+async fn watch(global: &Global, daemon: &Whole) -> Result<Exit, Failure> {
+    let mut link = daemon.handle.link().status();
+    let mut view = daemon.dispatcher.view();
+    let mut news = daemon.handle.store().version();
+    let mut shown: BTreeMap<String, String> = BTreeMap::new();
+    let mut state = "";
+    let colour = colour_out();
+    loop {
+        if !global.json {
+            let now = link.borrow_and_update().clone();
+            if now.state != state {
+                state = now.state;
+                let why = now.cause.map(|c| format!("  {c}")).unwrap_or_default();
+                let mark = if colour { "\x1b[1m" } else { "" };
+                let off = if colour { "\x1b[0m" } else { "" };
+                say(format_args!(
+                    "{}  link {mark}{state}{off}{why}",
+                    time_of_day(wall())
+                ))?;
+            }
+            let sessions = view.borrow_and_update().sessions.clone();
+            for s in sessions {
+                let activity = format!("{:?}", s.activity).to_lowercase();
+                let line = format!("session {}  {activity}", s.session_id);
+                tell(&mut shown, &format!("s{}", s.session_id), line)?;
+            }
+            news.mark_unchanged();
+            let rows = daemon
+                .recent(RECENT)
+                .await
+                .map_err(|e| Failure::of("the queue cannot be read", &e))?;
+            for row in rows {
+                let hold = row
+                    .hold_reason
+                    .map(|r| format!(" ({r})"))
+                    .unwrap_or_default();
+                let kind = serde_json::to_value(&row.envelope.kind).unwrap_or_default();
+                let line = format!(
+                    "{} {}  from {}  {}{hold}",
+                    kind.as_str().unwrap_or("?"),
+                    row.envelope.id,
+                    row.envelope.from.name,
+                    row.state.as_str(),
+                );
+                tell(&mut shown, &row.envelope.id.to_string(), line)?;
+            }
+        }
+        let changed = tokio::select! {
+            r = link.changed() => r.is_ok(),
+            r = view.changed() => r.is_ok(),
+            r = news.changed() => r.is_ok(),
+        };
+        if !changed {
+            return Err(Failure::new("the daemon ended by itself; its log says why"));
+        }
+    }
+}
+
+fn tell(shown: &mut BTreeMap<String, String>, key: &str, line: String) -> Result<(), Failure> {
+    if shown.get(key) == Some(&line) {
+        return Ok(());
+    }
+    say(format_args!("{}  {line}", time_of_day(wall())))?;
+    if shown.len() > 2_000 {
+        shown.pop_first();
+    }
+    shown.insert(key.to_owned(), line);
+    Ok(())
+}
+
+/// The time of day in UTC.
+fn time_of_day(at: WallMs) -> String {
+    let s = at.0.div_euclid(1000).rem_euclid(86_400);
+    format!("{:02}:{:02}:{:02}Z", s / 3600, s / 60 % 60, s % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pasted_curl_quotes_what_a_shell_would_read() {
+        let line = curl(
+            "http://h",
+            "tasks",
+            Path::new("/a b/t"),
+            &json!({"task": "don't"}),
+        );
+        assert!(line.contains("$(cat '/a b/t')"), "{line}");
+        assert!(line.contains(r#"don'\''t"#), "{line}");
+    }
+
+    #[test]
+    fn a_token_of_another_hub_is_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join(TOKEN_FILE);
+        assert!(kept_token(&file, "h").unwrap().is_none());
+        let note = json!({"hub": "h", "token": "t", "expires_at": i64::MAX});
+        write_private(&file.with_extension("json"), note.to_string().as_bytes()).unwrap();
+        write_private(&file, b"t").unwrap();
+        assert_eq!(kept_token(&file, "h").unwrap().as_deref(), Some("t"));
+        assert!(kept_token(&file, "other").unwrap().is_none());
+    }
+}
