@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
@@ -98,6 +99,13 @@ impl Credentials {
         })?;
         let key = DeviceKey::load(&dir.join(KEY_FILE))?;
         Ok(Some(Self::new(enrolment, key)))
+    }
+
+    /// When the enrolment was written last; `None` before `login`.
+    #[must_use]
+    pub fn written_at(dir: &Path) -> Option<SystemTime> {
+        let meta = std::fs::metadata(dir.join(FILE)).ok()?;
+        meta.modified().ok()
     }
 
     /// The device's key in the daemon's folder, made first if it is missing.

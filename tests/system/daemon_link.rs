@@ -265,6 +265,19 @@ async fn a_wrong_clock_is_corrected_by_the_hubs_and_each_dial_has_its_own_token(
 }
 
 #[tokio::test]
+async fn a_login_on_disk_is_noticed_without_a_restart() {
+    let mut hub = FakeHub::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let device = Device::start(dir.path()).await;
+    device.until(|s| s.code.is_some()).await;
+    hub.enrol(dir.path(), "http");
+    let (mut connection, _) = hub.greet().await;
+    connection.synced(0).await;
+    device.until(LinkStatus::is_synced).await;
+    device.stop().await;
+}
+
+#[tokio::test]
 async fn without_credentials_nothing_is_dialled_and_status_says_login() {
     let hub = FakeHub::start().await;
     let dir = tempfile::tempdir().unwrap();

@@ -5,6 +5,7 @@
     reason = "a failed wait or step is a failed test"
 )]
 
+mod daemon_hub;
 mod daemon_link;
 mod daemon_local;
 mod fake_hub;

@@ -1,6 +1,6 @@
 //! The loop itself: one wake-up, one input, then everything the machine wants.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -40,6 +40,8 @@ pub(super) struct Shell {
     queue: Lane,
     outbox: Lane,
     tasks: JoinSet<()>,
+    /// When the credentials of the last dial were written.
+    enrolled_at: Option<SystemTime>,
     shown: LinkStatus,
     publish: watch::Sender<LinkStatus>,
 }
@@ -70,6 +72,7 @@ impl Shell {
             queue: Lane::default(),
             outbox: Lane::default(),
             tasks: JoinSet::new(),
+            enrolled_at: None,
             shown: LinkStatus::idle(clock::wall()),
             publish,
         }
@@ -116,6 +119,10 @@ impl Shell {
                     if self.clock.slept() {
                         tracing::info!("the machine slept; looking whether the hub is still there");
                         self.machine.handle(Input::Woke, now);
+                    }
+                    if self.has_new_credentials() {
+                        tracing::info!("new credentials were found");
+                        self.machine.handle(Input::Connect, now);
                     }
                 }
             }
@@ -295,6 +302,12 @@ impl Shell {
         });
     }
 
+    /// Whether the hub refused for good, and a login was made since.
+    fn has_new_credentials(&self) -> bool {
+        let refused = matches!(self.machine.status().cause, Some(Cause::Fatal { .. }));
+        refused && Credentials::written_at(&self.parts.credentials) != self.enrolled_at
+    }
+
     /// Who this device is, as its files say now.
     fn identify(&mut self) -> Result<(Credentials, HubUrl), DialFailure> {
         let refused = |code: Code, message: String| DialFailure::Refused {
@@ -303,6 +316,7 @@ impl Shell {
             hub_offset_ms: None,
             retry_after_s: None,
         };
+        self.enrolled_at = Credentials::written_at(&self.parts.credentials);
         let credentials = Credentials::load(&self.parts.credentials)
             .map_err(|e| refused(Code::TokenInvalid, e.to_string()))?
             .ok_or_else(|| {
