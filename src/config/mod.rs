@@ -2,7 +2,7 @@
 //!
 //! Later layers win: the defaults below, `~/.claude/remote-collab.json`, `REMOTE_COLLAB_*`, flags. A project's own
 //! `.claude/remote-collab.json` comes with the repository, so somebody else may have written it: it can only switch
-//! features off, ask for approval, lower limits and name itself (see [`project`]).
+//! features off, ask for approval, lower limits and name itself.
 //!
 //! A key `runs.max_turns` is the variable `REMOTE_COLLAB_RUNS_MAX_TURNS`. Times are texts with a unit (`"90s"`, `"5m"`)
 //! or plain seconds. A file that cannot be read, an unknown key and a value out of range are all problems, and all of

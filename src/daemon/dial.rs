@@ -3,7 +3,7 @@
 //! The upgrade is written and read here, because what matters is the answer that is not 101: a `problem+json` with one
 //! of our codes is the hub speaking and may be final, anything else is some edge in between and is worth another try.
 //!
-//! The name is resolved at every attempt. Only [`connect_tcp`] decides how bytes reach the hub's host, so that a proxy is one more
+//! The name is resolved at every attempt. Only `connect_tcp` decides how bytes reach the hub's host, so that a proxy is one more
 //! way there and nothing else changes.
 
 use std::io;

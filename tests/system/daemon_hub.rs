@@ -130,7 +130,7 @@ async fn memory_goes_to_the_hub_and_comes_back_once_per_change() {
     let get = async |etag: Option<&str>| e.http.get_memory(session, None, etag).await.unwrap();
     assert_eq!(get(None).await, Fetched::Missing);
     assert_eq!(
-        e.http.get_index(session, None).await.unwrap(),
+        e.http.get_index(session, None, None).await.unwrap(),
         Fetched::Missing
     );
     let memory = json!({ "summary": "we fixed the build", "context": ["use make"] });

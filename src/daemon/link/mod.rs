@@ -1,4 +1,4 @@
-//! The shell of the link: one task that drives [`LinkClient`] and carries bytes, rows and time to it.
+//! The shell of the link: one task that drives [`LinkClient`](crate::core::client::LinkClient) and carries bytes, rows and time to it.
 //!
 //! ```text
 //!           commands ─┐                       ┌─▶ dial (a future; dropped = abandoned)
@@ -8,7 +8,7 @@
 //!   timers, wake-ups ─┘                       └─▶ status (watch)
 //! ```
 //!
-//! An ack leaves only after [`Input::Stored`], and that is fed only after the commit. Credentials are read from their file at
+//! An ack leaves only after `Input::Stored`, and that is fed only after the commit. Credentials are read from their file at
 //! every dial and every renewal, so that a new login counts at once. Everything the loop waits for can be cancelled;
 //! what cannot (a write that was begun, a commit) runs elsewhere.
 
