@@ -8,6 +8,7 @@
 mod daemon_hub;
 mod daemon_link;
 mod daemon_local;
+mod daemon_run;
 mod fake_hub;
 mod hub_auth;
 mod hub_http;
