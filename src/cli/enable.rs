@@ -227,6 +227,13 @@ pub(super) fn enable(global: &Global, args: &EnableArgs) -> Result<Exit, Failure
             "warning: this file is shared with others, but the hooks name paths of this machine; `--scope local` avoids that",
         )?;
     }
+    if let Edit::Write(text) = &applied.edit
+        && !settings::loads(text)
+    {
+        say(
+            "warning: Claude Code ignores a settings file with comments or trailing commas; take them out, or the hooks stay silent",
+        )?;
+    }
     say(match told.as_str() {
         "known" => "the hub knows the project",
         "not_running" => "the daemon is not running; it will tell the hub when it starts",

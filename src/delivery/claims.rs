@@ -25,7 +25,7 @@
 //! - Tasks run headless are no claims: their end is decided by `trigger`, and they are never repeated silently.
 //!
 //! A claim covers one or more lanes; a lane of a session with an open claim gives nothing to another one, which keeps
-//! the order within the lane. [`select`] picks what the next claim takes.
+//! the order within the lane. [`select()`] picks what the next claim takes.
 
 use std::collections::BTreeSet;
 

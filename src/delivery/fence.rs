@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The tag carries the claim's nonce, 122 random bits drawn after the text was written: no sender can know it, so no
-//! text can close its fence. What could still mislead a reader is made visible rather than removed ([`quote`]):
+//! text can close its fence. What could still mislead a reader is made visible rather than removed ([`quote()`]):
 //! characters that show nothing or turn the reading direction stand as `⟦U+202E⟧`, and a `<` that opens one of the
 //! tags by which harnesses speak to models stands as `‹`. Code, tables and every script pass unchanged.
 //!

@@ -109,7 +109,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// What [`super::outcome`] needs of it.
+    /// What [`super::outcome()`] needs of it.
     #[must_use]
     pub fn observed(&self) -> Observed<'_> {
         Observed {

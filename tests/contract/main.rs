@@ -5,5 +5,6 @@ mod claude_hooks;
 mod delivery;
 mod frames;
 mod layers;
+mod plugin;
 mod schemas;
 mod store;
