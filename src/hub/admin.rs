@@ -228,7 +228,7 @@ impl Hub {
                 if scopes.contains(&Scope::DevicesEnroll) {
                     return Err(ApiError::field(
                         "scopes",
-                        "`devices:enroll` is for join tokens: `remote-collab hub devices join`",
+                        "`devices:enroll` is for join tokens: `remote-collab hub token create --scope devices:enroll`",
                     ));
                 }
                 self.mint(&Grant {

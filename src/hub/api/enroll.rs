@@ -71,14 +71,17 @@ pub(crate) async fn enroll(
             Some(j) if j.public_key == public_key => Ok(answer(&hub, account, &j.device)),
             _ => Err(
                 ApiError::new(Code::TokenUsed, "this join token was used before")
-                    .hint("make a new one on the hub: `remote-collab hub devices join`"),
+                    .hint("make a new one on the hub: `remote-collab hub token create --scope devices:enroll`"),
             ),
         };
     }
     let known = hub.directory.device_with_key(account, &public_key);
     if known.as_ref().is_some_and(|d| d.revoked_at.is_some()) {
-        return Err(ApiError::new(Code::DeviceRevoked, "this key was revoked")
-            .hint("enrol with a new key: `remote-collab login --new-key`"));
+        return Err(
+            ApiError::new(Code::DeviceRevoked, "this key was revoked").hint(
+                "move the machine's old key file away, then `remote-collab login` makes a new one",
+            ),
+        );
     }
     let id = device_id(&name).map_err(|e| ApiError::field("/name", e.to_string()))?;
     let device = known.map_or_else(

@@ -17,7 +17,9 @@
 
 mod feeds;
 pub mod memory;
+mod schema;
 pub mod sqlite;
+mod writer;
 
 use std::fmt;
 use std::future::Future;

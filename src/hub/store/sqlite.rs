@@ -4,43 +4,33 @@
 //! savepoint of its own, so that one commit and one fsync serve all of them and a bad batch fails alone; right after
 //! the commit it hands the new rows to their subscribers and then answers the callers. Checkpoints run on another
 //! thread and connection, because inside the commit path they would stall it; should they fall behind, the writer
-//! makes one itself when the log reaches [`WAL_BOUND`]. Reads use a few read-only connections.
+//! makes one itself when the log reaches 64 MiB. Reads use a few read-only connections.
 //!
 //! Nothing is answered `Ok` that is not stored: a disk that is full or a lock that is held fails the batch with its
 //! own error, and the next batch is tried afresh.
 
-use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::path::Path;
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Row as SqlRow, params};
 use tokio::sync::{Semaphore, oneshot};
-use uuid::Uuid;
 
-use super::feeds::{Feed, Feeds, Pushed};
+use super::feeds::{Feed, Feeds};
+use super::schema::{
+    Connection, OptionalExtension, SqlResult, at, envelope_id, int, map, open_plain, open_reader,
+    params, prepare, scalars, seq_of, stored, touch_private, wal_of,
+};
+use super::writer::{Request, Writer, checkpoint_loop};
 use super::{
     Caps, Commit, Done, Due, Expect, Mailbox, MailboxId, Op, Position, Records, Rows, StoreError,
     Stored,
 };
 use crate::core::server::Row;
-use crate::domain::{EnvelopeId, InstanceId, Seq, WallMs, limits::FINISHED_KEPT_MS};
+use crate::domain::{EnvelopeId, Seq, WallMs, limits::FINISHED_KEPT_MS};
 
-/// `RCHB`: says in the file's header whose it is.
-const APPLICATION_ID: i32 = 0x5243_4842;
-/// Forward-only steps; `user_version` counts those that were taken.
-const MIGRATIONS: &[&str] = &[include_str!("schema.sql")];
 /// Batches that may wait for the writer.
 const QUEUE: usize = 4096;
-/// Batches in one transaction.
-const GROUP: usize = 512;
-/// How long another process's lock is waited for.
-const BUSY: Duration = Duration::from_secs(5);
-/// Bytes written after which a checkpoint is asked for.
-const CHECKPOINT_EVERY: u64 = 4 << 20;
-/// Size of the log at which the writer checkpoints itself.
-const WAL_BOUND: u64 = 64 << 20;
 const READERS: usize = 2;
 
 /// See the module.
@@ -58,11 +48,6 @@ struct Inner {
     feeds: Feeds,
 }
 
-struct Request {
-    ops: Vec<Op>,
-    reply: oneshot::Sender<Result<Vec<Done>, StoreError>>,
-}
-
 impl SqliteStore {
     /// Opens the store in this file, which is made with mode 0600 when it is missing.
     ///
@@ -77,9 +62,18 @@ impl SqliteStore {
     /// # Errors
     /// As [`Self::open`].
     pub fn open_with(path: &Path, caps: Caps) -> Result<Self, StoreError> {
+        Self::open_prepared(path, caps, |_| Ok(()))
+    }
+
+    fn open_prepared(
+        path: &Path,
+        caps: Caps,
+        then: impl FnOnce(&Connection) -> SqlResult<()>,
+    ) -> Result<Self, StoreError> {
         touch_private(path)?;
         let conn = Connection::open(path).map_err(|e| at(path, &e))?;
         prepare(&conn, path)?;
+        then(&conn).map_err(|e| at(path, &e))?;
         let readers = (0..READERS)
             .map(|_| open_reader(path))
             .collect::<Result<Vec<_>, _>>()?;
@@ -147,7 +141,7 @@ impl SqliteStore {
     async fn read<T, F>(&self, f: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
-        F: FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+        F: FnOnce(&Connection) -> SqlResult<T> + Send + 'static,
     {
         let permit = self
             .inner
@@ -178,456 +172,6 @@ impl SqliteStore {
         drop(permit);
         result
     }
-}
-
-fn touch_private(path: &Path) -> Result<(), StoreError> {
-    let mut options = std::fs::OpenOptions::new();
-    options.create(true).append(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options
-        .open(path)
-        .map(drop)
-        .map_err(|e| StoreError::Io(format!("{}: {e}", path.display())))
-}
-
-fn at(path: &Path, e: &rusqlite::Error) -> StoreError {
-    match map(e) {
-        StoreError::Io(text) => StoreError::Io(format!("{}: {text}", path.display())),
-        other => other,
-    }
-}
-
-fn map(e: &rusqlite::Error) -> StoreError {
-    match e.sqlite_error_code() {
-        Some(ErrorCode::DiskFull) => StoreError::DiskFull,
-        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreError::Busy,
-        Some(ErrorCode::NotADatabase) => {
-            StoreError::Foreign("the store's file is not a database".to_owned())
-        }
-        _ => StoreError::Io(e.to_string()),
-    }
-}
-
-fn open_plain(path: &Path) -> Result<Connection, StoreError> {
-    let conn = Connection::open(path).map_err(|e| at(path, &e))?;
-    conn.busy_timeout(BUSY).map_err(|e| at(path, &e))?;
-    Ok(conn)
-}
-
-fn open_reader(path: &Path) -> Result<Connection, StoreError> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let conn = Connection::open_with_flags(path, flags).map_err(|e| at(path, &e))?;
-    conn.busy_timeout(BUSY).map_err(|e| at(path, &e))?;
-    Ok(conn)
-}
-
-fn wal_of(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push("-wal");
-    name.into()
-}
-
-fn prepare(conn: &Connection, path: &Path) -> Result<(), StoreError> {
-    let err = |e: rusqlite::Error| at(path, &e);
-    conn.busy_timeout(BUSY).map_err(err)?;
-    conn.execute_batch(
-        "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON; PRAGMA wal_autocheckpoint=0;",
-    )
-    .map_err(err)?;
-    let get = |name: &str| conn.query_row(&format!("PRAGMA {name}"), [], |r| r.get::<_, i32>(0));
-    let (application, version) = (get("application_id"), get("user_version"));
-    let (application, version) = (application.map_err(err)?, version.map_err(err)?);
-    let tables: i64 = conn
-        .query_row("SELECT count(*) FROM sqlite_schema", [], |r| r.get(0))
-        .map_err(err)?;
-    let ours = application == APPLICATION_ID || (application == 0 && version == 0 && tables == 0);
-    if !ours {
-        return Err(StoreError::Foreign(format!(
-            "{} is a database of another program",
-            path.display()
-        )));
-    }
-    let taken = usize::try_from(version).unwrap_or(usize::MAX);
-    if taken > MIGRATIONS.len() {
-        return Err(StoreError::Foreign(format!(
-            "{} was written by a later version (store {taken}, this program knows {}): run that version",
-            path.display(),
-            MIGRATIONS.len()
-        )));
-    }
-    for (i, step) in MIGRATIONS.iter().enumerate().skip(taken) {
-        conn.execute_batch(&format!(
-            "BEGIN IMMEDIATE;\n{step}\nPRAGMA application_id={APPLICATION_ID};\nPRAGMA user_version={};\nCOMMIT;",
-            i + 1
-        ))
-        .map_err(err)?;
-    }
-    Ok(())
-}
-
-fn checkpoint_loop(conn: &Connection, asked: &Receiver<()>) {
-    while asked.recv().is_ok() {
-        // A reader or a busy writer may cut it short; the next one goes on.
-        if let Err(e) = conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())) {
-            tracing::warn!(error = %e, "the store's checkpoint failed; it is tried again");
-        }
-    }
-}
-
-struct Writer {
-    conn: Connection,
-    wal: PathBuf,
-    caps: Caps,
-    feeds: Feeds,
-    ask: SyncSender<()>,
-    written: u64,
-}
-
-type Answer = (
-    oneshot::Sender<Result<Vec<Done>, StoreError>>,
-    Result<Vec<Done>, StoreError>,
-);
-
-impl Writer {
-    fn run(mut self, requests: &Receiver<Request>) {
-        while let Ok(first) = requests.recv() {
-            let mut group = vec![first];
-            while group.len() < GROUP
-                && let Ok(next) = requests.try_recv()
-            {
-                group.push(next);
-            }
-            self.group(group);
-            self.checkpoint_if_due();
-        }
-        // The last connection to close makes the final checkpoint.
-    }
-
-    fn group(&mut self, group: Vec<Request>) {
-        let mut pushes = Vec::new();
-        let mut answers: Vec<Answer> = Vec::with_capacity(group.len());
-        let mut failed = self.conn.execute_batch("BEGIN IMMEDIATE").err();
-        for Request { ops, reply } in group {
-            let result = match &failed {
-                Some(e) => Err(map(e)),
-                None => self.one(ops, &mut pushes),
-            };
-            // A full disk may have ended the whole transaction: then nobody's batch was kept.
-            if result.is_err() && failed.is_none() && self.conn.is_autocommit() {
-                failed = Some(rusqlite::Error::SqliteFailure(
-                    rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL),
-                    None,
-                ));
-            }
-            answers.push((reply, result));
-        }
-        if failed.is_none()
-            && let Err(e) = self.conn.execute_batch("COMMIT")
-        {
-            failed = Some(e);
-        }
-        if let Some(e) = &failed {
-            if !self.conn.is_autocommit() {
-                // Nothing else can be done if this fails, and the next BEGIN tells.
-                drop(self.conn.execute_batch("ROLLBACK"));
-            }
-            tracing::warn!(error = %e, "the store could not commit");
-            pushes.clear();
-        }
-        for (mailbox, pushed) in &pushes {
-            self.feeds.publish(mailbox, pushed);
-        }
-        for (reply, result) in answers {
-            let result = match (&failed, result) {
-                (Some(e), Ok(_)) => Err(map(e)),
-                (_, result) => result,
-            };
-            // A caller that went away repeats with the same ids.
-            drop(reply.send(result));
-        }
-    }
-
-    fn one(
-        &mut self,
-        ops: Vec<Op>,
-        pushes: &mut Vec<(MailboxId, Pushed)>,
-    ) -> Result<Vec<Done>, StoreError> {
-        let kept = pushes.len();
-        self.conn
-            .execute_batch("SAVEPOINT batch")
-            .map_err(|e| map(&e))?;
-        let mut done = Vec::with_capacity(ops.len());
-        for op in ops {
-            match self.apply(op, pushes) {
-                Ok(d) => done.push(d),
-                Err(e) => {
-                    pushes.truncate(kept);
-                    // Fails only if the transaction is gone, which the caller looks at.
-                    drop(self.conn.execute_batch("ROLLBACK TO batch; RELEASE batch"));
-                    return Err(e);
-                }
-            }
-        }
-        self.conn
-            .execute_batch("RELEASE batch")
-            .map_err(|e| map(&e))?;
-        Ok(done)
-    }
-
-    fn apply(&mut self, op: Op, pushes: &mut Vec<(MailboxId, Pushed)>) -> Result<Done, StoreError> {
-        self.written += 256;
-        match op {
-            Op::Append {
-                mailbox,
-                id,
-                json,
-                expires_at,
-            } => {
-                self.written += json.len() as u64;
-                let (n, b) = self.mailbox(&mailbox)?;
-                let known: Option<i64> = self.sql(|c| {
-                    c.prepare_cached("SELECT seq FROM envelopes WHERE mailbox = ?1 AND id = ?2")?
-                        .query_row(params![n, id.0.as_bytes()], |r| r.get(0))
-                        .optional()
-                })?;
-                if let Some(seq) = known {
-                    return Ok(Done::Appended {
-                        seq: seq_of(seq),
-                        duplicate: true,
-                    });
-                }
-                let size = json.len() as u64;
-                if b.count >= self.caps.envelopes || b.bytes + size > self.caps.bytes {
-                    return Err(StoreError::MailboxFull);
-                }
-                let seq = b.at.head.0 + 1;
-                self.sql(|c| {
-                    c.prepare_cached(
-                        "INSERT INTO envelopes (mailbox, seq, id, expires_at, json) VALUES (?1, ?2, ?3, ?4, ?5)",
-                    )?
-                    .execute(params![n, int(seq), id.0.as_bytes(), expires_at.0, &*json])?;
-                    c.prepare_cached(
-                        "UPDATE mailboxes SET head = ?2, count = count + 1, bytes = bytes + ?3 WHERE id = ?1",
-                    )?
-                    .execute(params![n, int(seq), int(size)])
-                })?;
-                let seq = Seq(seq);
-                let row = Row { seq, json };
-                let prev = b.at.head;
-                pushes.push((mailbox, Pushed { prev, row }));
-                Ok(Done::Appended {
-                    seq,
-                    duplicate: false,
-                })
-            }
-            Op::Ack { mailbox, seq } => {
-                let (n, b) = self.mailbox(&mailbox)?;
-                let from = b.at.acked;
-                let to = seq.min(b.at.head).max(from);
-                if to > from {
-                    self.update(n, "acked = ?2", int(to.0))?;
-                }
-                Ok(Done::Acked { from, to })
-            }
-            Op::Raise { mailbox } => {
-                let (n, mut b) = self.mailbox(&mailbox)?;
-                b.at.generation += 1;
-                self.update(n, "generation = ?2", int(b.at.generation))?;
-                Ok(Done::At(b.at))
-            }
-            Op::Fence {
-                mailbox,
-                generation,
-            } => {
-                let (_, b) = self.mailbox(&mailbox)?;
-                if b.at.generation == generation {
-                    Ok(Done::Nothing)
-                } else {
-                    Err(StoreError::Fenced)
-                }
-            }
-            Op::Renew { mailbox } => {
-                let (n, mut b) = self.mailbox(&mailbox)?;
-                b.at.epoch = InstanceId(Uuid::new_v4());
-                b.at.acked = Seq(0);
-                self.sql(|c| {
-                    c.prepare_cached("UPDATE mailboxes SET epoch = ?2, acked = 0 WHERE id = ?1")?
-                        .execute(params![n, b.at.epoch.0.as_bytes()])
-                })?;
-                Ok(Done::At(b.at))
-            }
-            Op::Retire { mailbox, id } => {
-                let (n, _) = self.mailbox(&mailbox)?;
-                self.sql(|c| {
-                    let size: Option<i64> = c
-                        .prepare_cached(
-                            "SELECT octet_length(json) FROM envelopes WHERE mailbox = ?1 AND id = ?2 AND json IS NOT NULL",
-                        )?
-                        .query_row(params![n, id.0.as_bytes()], |r| r.get(0))
-                        .optional()?;
-                    if let Some(size) = size {
-                        c.prepare_cached("UPDATE envelopes SET json = NULL WHERE mailbox = ?1 AND id = ?2")?
-                            .execute(params![n, id.0.as_bytes()])?;
-                        c.prepare_cached(
-                            "UPDATE mailboxes SET count = count - 1, bytes = bytes - ?2 WHERE id = ?1",
-                        )?
-                        .execute(params![n, size])?;
-                    }
-                    Ok(())
-                })?;
-                Ok(Done::Nothing)
-            }
-            Op::Forget { mailbox, id } => {
-                let (n, _) = self.mailbox(&mailbox)?;
-                self.sql(|c| {
-                    c.prepare_cached(
-                        "DELETE FROM envelopes WHERE mailbox = ?1 AND id = ?2 AND json IS NULL",
-                    )?
-                    .execute(params![n, id.0.as_bytes()])
-                })?;
-                Ok(Done::Nothing)
-            }
-            Op::Put {
-                key,
-                value,
-                expect,
-                keep_until,
-            } => {
-                self.written += value.len() as u64;
-                let version = self.expected(&key, expect)?.unwrap_or(0) + 1;
-                self.sql(|c| {
-                    c.prepare_cached(
-                        "INSERT INTO records (key, value, version, keep_until) VALUES (?1, ?2, ?3, ?4)
-                         ON CONFLICT (key) DO UPDATE SET value = ?2, version = ?3, keep_until = ?4",
-                    )?
-                    .execute(params![key, value, int(version), keep_until.map(|t| t.0)])
-                })?;
-                Ok(Done::Put { version })
-            }
-            Op::Delete { key, expect } => {
-                if self.expected(&key, expect)?.is_some() {
-                    self.sql(|c| {
-                        c.prepare_cached("DELETE FROM records WHERE key = ?1")?
-                            .execute(params![key])
-                    })?;
-                }
-                Ok(Done::Nothing)
-            }
-        }
-    }
-
-    fn sql<T>(&self, f: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
-        f(&self.conn).map_err(|e| map(&e))
-    }
-
-    fn update(&self, n: i64, set: &str, value: i64) -> Result<(), StoreError> {
-        self.sql(|c| {
-            c.prepare_cached(&format!("UPDATE mailboxes SET {set} WHERE id = ?1"))?
-                .execute(params![n, value])
-                .map(drop)
-        })
-    }
-
-    fn mailbox(&self, id: &MailboxId) -> Result<(i64, Scalars), StoreError> {
-        self.sql(|c| {
-            if let Some(found) = scalars(c, id)? {
-                return Ok(found);
-            }
-            c.prepare_cached("INSERT INTO mailboxes (name, epoch) VALUES (?1, ?2)")?
-                .execute(params![id.as_str(), Uuid::new_v4().as_bytes()])?;
-            scalars(c, id)?.ok_or(rusqlite::Error::QueryReturnedNoRows)
-        })
-    }
-
-    fn expected(&self, key: &str, expect: Expect) -> Result<Option<u64>, StoreError> {
-        let version = self.sql(|c| {
-            c.prepare_cached("SELECT version FROM records WHERE key = ?1")?
-                .query_row(params![key], |r| r.get::<_, i64>(0))
-                .optional()
-        })?;
-        let version = version.map(|v| v.unsigned_abs());
-        let holds = match expect {
-            Expect::Any => true,
-            Expect::Absent => version.is_none(),
-            Expect::Version(v) => version == Some(v),
-        };
-        if holds {
-            Ok(version)
-        } else {
-            Err(StoreError::Conflict {
-                key: key.to_owned(),
-            })
-        }
-    }
-
-    fn checkpoint_if_due(&mut self) {
-        if self.written < CHECKPOINT_EVERY {
-            return;
-        }
-        self.written = 0;
-        let size = std::fs::metadata(&self.wal).map_or(0, |m| m.len());
-        if size > WAL_BOUND {
-            // RESTART and not TRUNCATE: overwriting a log is cheaper than growing one.
-            if let Err(e) = self
-                .conn
-                .query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(()))
-            {
-                tracing::warn!(error = %e, "the store's log cannot be folded in; it grows");
-            }
-        } else if let Err(TrySendError::Disconnected(())) = self.ask.try_send(()) {
-            tracing::warn!("the store's checkpoint thread is gone");
-        }
-    }
-}
-
-struct Scalars {
-    at: Position,
-    count: u64,
-    bytes: u64,
-}
-
-fn scalars(c: &Connection, id: &MailboxId) -> rusqlite::Result<Option<(i64, Scalars)>> {
-    c.prepare_cached(
-        "SELECT id, epoch, head, acked, generation, count, bytes FROM mailboxes WHERE name = ?1",
-    )?
-    .query_row(params![id.as_str()], |r| {
-        let at = Position {
-            epoch: InstanceId(Uuid::from_bytes(r.get(1)?)),
-            head: seq_of(r.get(2)?),
-            acked: seq_of(r.get(3)?),
-            generation: nat(r.get(4)?),
-        };
-        let (count, bytes) = (nat(r.get(5)?), nat(r.get(6)?));
-        Ok((r.get(0)?, Scalars { at, count, bytes }))
-    })
-    .optional()
-}
-
-/// SQLite's integers are signed; none of ours comes near the bound.
-fn int(v: u64) -> i64 {
-    i64::try_from(v).unwrap_or(i64::MAX)
-}
-
-fn nat(v: i64) -> u64 {
-    u64::try_from(v).unwrap_or(0)
-}
-
-fn seq_of(v: i64) -> Seq {
-    Seq(nat(v))
-}
-
-fn envelope_id(r: &SqlRow<'_>, i: usize) -> rusqlite::Result<EnvelopeId> {
-    r.get(i).map(|b| EnvelopeId(Uuid::from_bytes(b)))
-}
-
-fn stored(r: &SqlRow<'_>) -> rusqlite::Result<Stored> {
-    Ok(Stored {
-        key: r.get(0)?,
-        value: r.get(1)?,
-        version: nat(r.get(2)?),
-        keep_until: r.get::<_, Option<i64>>(3)?.map(WallMs),
-    })
 }
 
 impl Commit for SqliteStore {
@@ -827,5 +371,60 @@ impl Records for SqliteStore {
                 .collect()
         })
         .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn big(n: u128) -> Vec<Op> {
+        vec![
+            Op::put(format!("k{n}"), "v", Expect::Absent),
+            Op::Append {
+                mailbox: MailboxId::from_stored("default/d"),
+                id: EnvelopeId::from_u128(n),
+                json: "x".repeat(40_000).into(),
+                expires_at: WallMs(i64::MAX),
+            },
+        ]
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_is_told_keeps_nothing_by_halves_and_heals_without_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("hub.db");
+        let bounded = |c: &Connection| c.execute_batch("PRAGMA max_page_count = 100");
+        let store = SqliteStore::open_prepared(&path, Caps::default(), bounded).unwrap();
+        let mut stored = 0;
+        let refused = loop {
+            match store.commit(big(stored)).await {
+                Ok(_) => stored += 1,
+                Err(e) => break e,
+            }
+        };
+        assert_eq!(refused, StoreError::DiskFull);
+        assert_eq!(refused.code().http_status(), 507);
+        assert!(stored > 3);
+        let mailbox = MailboxId::from_stored("default/d");
+        let rows = store
+            .read_after(&mailbox, Seq(0), 999, 1 << 30)
+            .await
+            .unwrap();
+        assert_eq!(rows.rows.len() as u128, stored);
+        let keys = store.list("k", None, 999, false).await.unwrap();
+        assert_eq!(keys.len() as u128, stored);
+        // A small batch beside the one that does not fit is not dragged down.
+        let small = vec![Op::put("small", "v", Expect::Any)];
+        let (large, small) = tokio::join!(store.commit(big(stored)), store.commit(small));
+        assert_eq!(large, Err(StoreError::DiskFull));
+        assert!(small.is_ok() || small == Err(StoreError::DiskFull));
+        let retire = Op::Retire {
+            mailbox,
+            id: EnvelopeId::from_u128(0),
+        };
+        store.commit(vec![retire]).await.unwrap();
+        store.commit(big(stored)).await.unwrap();
+        store.close().await;
     }
 }
