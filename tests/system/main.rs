@@ -12,6 +12,7 @@ mod daemon_run;
 mod fake_hub;
 mod hub_auth;
 mod hub_http;
+mod hub_kill;
 mod hub_socket;
 #[path = "../support/mod.rs"]
 mod support;
