@@ -5,8 +5,9 @@ use std::path::Path;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use super::brain::{Brain, reports};
+use super::brain::Brain;
 use super::follow::Followed;
+use super::planning::reports;
 use super::registry::{Origin, Owner, project_of};
 use super::{Reply, Start};
 use crate::claude::{

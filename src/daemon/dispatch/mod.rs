@@ -6,7 +6,7 @@
 //! reports, and this module carries facts in and effects out.
 //!
 //! ```text
-//! store.version ──▶ refresh ──▶ plan each ──▶ hold / refuse / start a run      (brain, runs)
+//! store.version ──▶ refresh ──▶ plan each ──▶ hold / refuse / start a run      (planning, runs)
 //! POST /hook    ──▶ registry ──▶ claim for this boundary ──▶ text for the hook  (hooks)
 //! every moment  ──▶ transcripts, leases, the CLI's registry ──▶ signs           (follow)
 //! ```
@@ -15,10 +15,13 @@
 //! before the claim is durable.
 
 mod brain;
+mod env_file;
 mod follow;
 mod hooks;
+mod planning;
 mod recover;
 pub(crate) mod registry;
+mod run_end;
 mod runs;
 
 use std::path::PathBuf;

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::brain::{Brain, reports};
+use super::brain::Brain;
 use super::follow;
+use super::planning::reports;
 use super::runs::Detail;
 use crate::daemon::clock;
 use crate::daemon::store::{Change, RunRow, StoreError};

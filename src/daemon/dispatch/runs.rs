@@ -5,8 +5,6 @@
 //! whose process is known (it is stopped and reported `interrupted`), or a finished one.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
-use std::path::Path;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -15,35 +13,31 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::Msg;
-use super::brain::{Brain, reports};
+use super::brain::Brain;
+use super::env_file;
+use super::planning::reports;
 use super::registry::Changed;
 use crate::claude::headless::{Conversation, ModelName, RunMode};
 use crate::config;
 use crate::daemon::clock;
 use crate::daemon::store::{Change, NewReport, RunRow, StoreError};
+use crate::delivery::Block;
 use crate::delivery::fence::{HeadlessFrame, Letter, headless_prompt};
-use crate::delivery::{Block, Reason};
 use crate::domain::{
-    ClaimId, Door, Envelope, EnvelopeId, PermissionMode, ProjectName, Reply, ReportBody, SessionId,
-    Stage, TaskResult, TaskState, TaskStatus, WallMs,
+    ClaimId, Door, Envelope, EnvelopeId, PermissionMode, ProjectName, ReportBody, SessionId, Stage,
+    TaskState, TaskStatus,
 };
 use crate::trigger::{
     self, Decision, Ended, ProjectRuns, RunError, RunEvent, RunRequest, RunSpec, RunStarted,
     Running, SPAWN_RETRY_MS, Stops,
 };
 
-/// A run's result text at most, bytes: it has to fit into a frame.
-const RESULT_BYTES: usize = 256 << 10;
 /// How long a run is asked to end before it is asked harder.
 const GRACE: Duration = Duration::from_secs(5);
 /// Steps of a run that wait to be reported; the latest ones count.
 const STEPS: usize = 16;
 /// Between two reports of a run's progress.
 const PROGRESS: Duration = Duration::from_millis(500);
-/// The first wait after a failure that says nothing about the task (overload, login), ms; it doubles.
-const BLOCK_MS: i64 = 30_000;
-/// The longest such wait, ms.
-const BLOCK_MAX_MS: i64 = 30 * 60_000;
 
 /// What a run tells the actor.
 #[derive(Debug)]
@@ -73,11 +67,11 @@ pub(super) struct Detail {
 }
 
 #[derive(Debug)]
-struct Active {
-    row: RunRow,
+pub(super) struct Active {
+    pub(super) row: RunRow,
     stops: Stops,
-    project: ProjectName,
-    message: bool,
+    pub(super) project: ProjectName,
+    pub(super) message: bool,
     progress_at: Option<Instant>,
 }
 
@@ -85,11 +79,11 @@ struct Active {
 #[derive(Debug)]
 pub(super) struct Runs {
     cap: u32,
-    active: BTreeMap<EnvelopeId, Active>,
+    pub(super) active: BTreeMap<EnvelopeId, Active>,
     /// Failures in a row that said nothing about the task.
-    blocks: u32,
+    pub(super) blocks: u32,
     /// No run starts before this block's time.
-    blocked: Option<Block>,
+    pub(super) blocked: Option<Block>,
 }
 
 impl Runs {
@@ -198,7 +192,7 @@ impl Brain {
             .runs
             .env_file
             .as_deref()
-            .map_or_else(|| Ok(Vec::new()), read_env);
+            .map_or_else(|| Ok(Vec::new()), env_file::read);
         let args = plan.headless.args();
         let (env, args) = match (env, args) {
             (Ok(env), Ok(args)) => (env, args),
@@ -400,144 +394,6 @@ impl Brain {
         }
     }
 
-    async fn ended(&mut self, id: EnvelopeId, ended: Result<Ended, RunError>) {
-        let Some(active) = self.runs.active.remove(&id) else {
-            return;
-        };
-        self.replan();
-        let now = clock::wall();
-        let (mut state, mut result, read) = match &ended {
-            Ok(ended) => {
-                let outcome = trigger::outcome(&ended.observed());
-                (outcome.state, outcome.result, true)
-            }
-            Err(error) => {
-                tracing::warn!(%id, %error, "a run did not begin");
-                let text = error.to_string();
-                let result = TaskResult {
-                    text,
-                    is_error: true,
-                    ..TaskResult::default()
-                };
-                (error.task_state(), result, false)
-            }
-        };
-        if result.text.len() > RESULT_BYTES {
-            let end = (0..=RESULT_BYTES)
-                .rev()
-                .find(|i| result.text.is_char_boundary(*i));
-            result.text.truncate(end.unwrap_or(0));
-            result.truncated = true;
-        }
-        if state.status == TaskStatus::Blocked {
-            self.blocked(&mut state, now);
-            self.give_back(id, &state, now).await;
-            return;
-        }
-        if !read && state.status == TaskStatus::Interrupted {
-            // Stopped before it read a word: it starts again with the next daemon.
-            self.give_back(id, &TaskState::new(TaskStatus::Delivered), now)
-                .await;
-            return;
-        }
-        self.runs.blocks = 0;
-        let mut row = active.row;
-        row.finished = true;
-        row.state = "ended".to_owned();
-        let mut changes = vec![Change::UpdateRun(row)];
-        if read {
-            changes.extend(reports(id, Some(&Stage::Seen), None, now));
-        }
-        if active.message {
-            changes.extend(self.message_end(id, &state, &result, now));
-        } else {
-            let report = NewReport::new(id.0, now, ReportBody::Result(result));
-            changes.push(Change::Report(report));
-            changes.extend(reports(id, Some(&Stage::Done), Some(&state), now));
-        }
-        changes.push(Change::Finish(id));
-        tracing::info!(%id, project = %active.project, status = ?state.status, "a run ended");
-        if self.apply(changes).await {
-            self.mail.remove(&id);
-        }
-    }
-
-    /// What the sender of a message learns: the session's answer, or why there is none.
-    #[expect(
-        clippy::unused_self,
-        reason = "stands beside `ended`, whose other half it is"
-    )]
-    fn message_end(
-        &self,
-        id: EnvelopeId,
-        state: &TaskState,
-        result: &TaskResult,
-        now: WallMs,
-    ) -> Vec<Change> {
-        if state.status != TaskStatus::Completed {
-            let reason = state
-                .reason
-                .clone()
-                .unwrap_or_else(|| "run_failed".to_owned());
-            return reports(id, Some(&Stage::Undeliverable { reason }), None, now);
-        }
-        let reply = Reply {
-            content: result.text.clone(),
-            session_id: result.session_id,
-            at: now,
-            id: EnvelopeId(Uuid::now_v7()),
-        };
-        let mut changes = vec![Change::Report(NewReport::new(
-            id.0,
-            now,
-            ReportBody::Reply(reply),
-        ))];
-        changes.extend(reports(id, Some(&Stage::Done), None, now));
-        changes
-    }
-
-    /// Runs pause: what failed says nothing about the task.
-    fn blocked(&mut self, state: &mut TaskState, now: WallMs) {
-        let wait = BLOCK_MS
-            .saturating_mul(1 << self.runs.blocks.min(10))
-            .min(BLOCK_MAX_MS);
-        self.runs.blocks += 1;
-        let until = state
-            .until
-            .filter(|t| *t > now)
-            .unwrap_or_else(|| now.plus(wait));
-        state.until = Some(until);
-        let reason = state
-            .reason
-            .as_deref()
-            .and_then(Reason::parse)
-            .unwrap_or(Reason::Overloaded);
-        self.runs.blocked = Some(Block {
-            reason,
-            until: Some(until),
-        });
-    }
-
-    /// Puts an attempt back that was not spent.
-    pub(super) async fn give_back(&mut self, id: EnvelopeId, state: &TaskState, now: WallMs) {
-        let is_task = self.mail.get(&id).is_none_or(super::brain::Mail::is_task);
-        let stage = state.reason.clone().map(|reason| Stage::Held { reason });
-        let mut changes = vec![Change::ForgetRun(id), Change::Requeue(id)];
-        if state.reason.is_some() {
-            changes.push(Change::Hold {
-                id,
-                reason: state.reason.clone(),
-            });
-        }
-        changes.extend(reports(id, stage.as_ref(), is_task.then_some(state), now));
-        if self.apply(changes).await
-            && let Some(mail) = self.mail.get_mut(&id)
-        {
-            mail.taken = false;
-            mail.hold.clone_from(&state.reason);
-        }
-    }
-
     /// Ends all runs because the daemon stops, and stores what came of them.
     pub(super) async fn stop_runs(&mut self, rx: &mut mpsc::Receiver<Msg>) {
         for active in self.runs.active.values() {
@@ -598,60 +454,5 @@ const fn mode(configured: config::RunMode) -> RunMode {
         config::RunMode::Plan => RunMode::Asked(PermissionMode::Plan),
         config::RunMode::DontAsk => RunMode::Asked(PermissionMode::DontAsk),
         config::RunMode::BypassPermissions => RunMode::Bypass,
-    }
-}
-
-/// Reads `NAME=value` lines from a file that only its owner can read; `#` begins a comment line.
-fn read_env(path: &Path) -> Result<Vec<(OsString, OsString)>, String> {
-    let told = |e: &dyn std::fmt::Display| format!("runs.env_file `{}`: {e}", path.display());
-    let file = std::fs::File::open(path).map_err(|e| told(&e))?;
-    crate::auth::keys::check_private(&file, path).map_err(|e| told(&e))?;
-    let text = std::io::read_to_string(file).map_err(|e| told(&e))?;
-    let mut vars = Vec::new();
-    for (i, line) in text.lines().enumerate() {
-        let line = line.trim();
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        // The line itself may hold a secret and is not repeated.
-        let (name, value) = line
-            .strip_prefix("export ")
-            .unwrap_or(line)
-            .split_once('=')
-            .filter(|(n, _)| {
-                !n.is_empty() && n.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
-            })
-            .ok_or_else(|| told(&format!("line {} is not NAME=value", i + 1)))?;
-        vars.push((name.into(), value.into()));
-    }
-    Ok(vars)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_env_file_that_others_can_read_is_refused_and_its_lines_stay_secret() {
-        use std::os::unix::fs::PermissionsExt as _;
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("env");
-        let write = |text: &str, mode| {
-            std::fs::write(&path, text).unwrap();
-            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-        };
-        write("# c\nexport A=1\nB=x=y\n\n", 0o600);
-        assert_eq!(
-            read_env(&path).unwrap(),
-            [("A".into(), "1".into()), ("B".into(), "x=y".into())]
-        );
-        write("A=1\n", 0o644);
-        assert!(read_env(&path).is_err());
-        write("s3cret\n", 0o600);
-        let error = read_env(&path).unwrap_err();
-        assert!(
-            error.contains("line 1") && !error.contains("s3cret"),
-            "{error}"
-        );
     }
 }

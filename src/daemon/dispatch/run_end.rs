@@ -1,0 +1,160 @@
+//! The end of a run: what it means for its envelope, durable together with every report of it.
+
+use uuid::Uuid;
+
+use super::brain::Brain;
+use super::planning::reports;
+use crate::daemon::clock;
+use crate::daemon::store::{Change, NewReport};
+use crate::delivery::{Block, Reason};
+use crate::domain::{
+    EnvelopeId, Reply, ReportBody, Stage, TaskResult, TaskState, TaskStatus, WallMs,
+};
+use crate::trigger::{self, Ended, RunError};
+
+/// A run's result text at most, bytes: it has to fit into a frame.
+const RESULT_BYTES: usize = 256 << 10;
+/// The first wait after a failure that says nothing about the task (overload, login), ms; it doubles.
+const BLOCK_MS: i64 = 30_000;
+/// The longest such wait, ms.
+const BLOCK_MAX_MS: i64 = 30 * 60_000;
+
+impl Brain {
+    pub(super) async fn ended(&mut self, id: EnvelopeId, ended: Result<Ended, RunError>) {
+        let Some(active) = self.runs.active.remove(&id) else {
+            return;
+        };
+        self.replan();
+        let now = clock::wall();
+        let (mut state, mut result, read) = match &ended {
+            Ok(ended) => {
+                let outcome = trigger::outcome(&ended.observed());
+                (outcome.state, outcome.result, true)
+            }
+            Err(error) => {
+                tracing::warn!(%id, %error, "a run did not begin");
+                let text = error.to_string();
+                let result = TaskResult {
+                    text,
+                    is_error: true,
+                    ..TaskResult::default()
+                };
+                (error.task_state(), result, false)
+            }
+        };
+        if result.text.len() > RESULT_BYTES {
+            let end = (0..=RESULT_BYTES)
+                .rev()
+                .find(|i| result.text.is_char_boundary(*i));
+            result.text.truncate(end.unwrap_or(0));
+            result.truncated = true;
+        }
+        if state.status == TaskStatus::Blocked {
+            self.blocked(&mut state, now);
+            self.give_back(id, &state, now).await;
+            return;
+        }
+        if !read && state.status == TaskStatus::Interrupted {
+            // Stopped before it read a word: it starts again with the next daemon.
+            self.give_back(id, &TaskState::new(TaskStatus::Delivered), now)
+                .await;
+            return;
+        }
+        self.runs.blocks = 0;
+        let mut row = active.row;
+        row.finished = true;
+        row.state = "ended".to_owned();
+        let mut changes = vec![Change::UpdateRun(row)];
+        if read {
+            changes.extend(reports(id, Some(&Stage::Seen), None, now));
+        }
+        if active.message {
+            changes.extend(self.message_end(id, &state, &result, now));
+        } else {
+            let report = NewReport::new(id.0, now, ReportBody::Result(result));
+            changes.push(Change::Report(report));
+            changes.extend(reports(id, Some(&Stage::Done), Some(&state), now));
+        }
+        changes.push(Change::Finish(id));
+        tracing::info!(%id, project = %active.project, status = ?state.status, "a run ended");
+        if self.apply(changes).await {
+            self.mail.remove(&id);
+        }
+    }
+
+    /// What the sender of a message learns: the session's answer, or why there is none.
+    #[expect(
+        clippy::unused_self,
+        reason = "stands beside `ended`, whose other half it is"
+    )]
+    fn message_end(
+        &self,
+        id: EnvelopeId,
+        state: &TaskState,
+        result: &TaskResult,
+        now: WallMs,
+    ) -> Vec<Change> {
+        if state.status != TaskStatus::Completed {
+            let reason = state
+                .reason
+                .clone()
+                .unwrap_or_else(|| "run_failed".to_owned());
+            return reports(id, Some(&Stage::Undeliverable { reason }), None, now);
+        }
+        let reply = Reply {
+            content: result.text.clone(),
+            session_id: result.session_id,
+            at: now,
+            id: EnvelopeId(Uuid::now_v7()),
+        };
+        let mut changes = vec![Change::Report(NewReport::new(
+            id.0,
+            now,
+            ReportBody::Reply(reply),
+        ))];
+        changes.extend(reports(id, Some(&Stage::Done), None, now));
+        changes
+    }
+
+    /// Runs pause: what failed says nothing about the task.
+    fn blocked(&mut self, state: &mut TaskState, now: WallMs) {
+        let wait = BLOCK_MS
+            .saturating_mul(1 << self.runs.blocks.min(10))
+            .min(BLOCK_MAX_MS);
+        self.runs.blocks += 1;
+        let until = state
+            .until
+            .filter(|t| *t > now)
+            .unwrap_or_else(|| now.plus(wait));
+        state.until = Some(until);
+        let reason = state
+            .reason
+            .as_deref()
+            .and_then(Reason::parse)
+            .unwrap_or(Reason::Overloaded);
+        self.runs.blocked = Some(Block {
+            reason,
+            until: Some(until),
+        });
+    }
+
+    /// Puts an attempt back that was not spent.
+    pub(super) async fn give_back(&mut self, id: EnvelopeId, state: &TaskState, now: WallMs) {
+        let is_task = self.mail.get(&id).is_none_or(super::brain::Mail::is_task);
+        let stage = state.reason.clone().map(|reason| Stage::Held { reason });
+        let mut changes = vec![Change::ForgetRun(id), Change::Requeue(id)];
+        if state.reason.is_some() {
+            changes.push(Change::Hold {
+                id,
+                reason: state.reason.clone(),
+            });
+        }
+        changes.extend(reports(id, stage.as_ref(), is_task.then_some(state), now));
+        if self.apply(changes).await
+            && let Some(mail) = self.mail.get_mut(&id)
+        {
+            mail.taken = false;
+            mail.hold.clone_from(&state.reason);
+        }
+    }
+}
