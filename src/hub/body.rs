@@ -3,10 +3,13 @@
 //! A body is a JSON object. Fields that a call does not know are refused by name, so that a misspelt `expires_in` is
 //! seen at once and not silently ignored; inside `metadata`, which is the producer's own, anything goes.
 
-use axum::body::Bytes;
+use std::time::Duration;
+
 use axum::extract::{FromRequest, Request};
 use axum::http::header;
+use futures::StreamExt;
 use serde_json::{Map, Value};
+use tokio::time::timeout;
 
 use super::problem::{ApiError, ApiResult};
 use crate::auth::crypto::sha256;
@@ -14,6 +17,12 @@ use crate::domain::{Code, FieldFault};
 
 /// Largest request body, bytes: the largest envelope with every character escaped, and some room.
 pub(crate) const MAX_BODY_BYTES: usize = 2 << 20;
+
+/// What of a body that is too large is still taken and thrown away: a client that writes first and reads then gets its
+/// answer and not a reset.
+const MAX_DISCARDED: usize = 16 << 20;
+/// Time for a body to come.
+const BODY_TIME: Duration = Duration::from_secs(30);
 
 /// A JSON object from a request, and the hash of its bytes.
 #[derive(Debug)]
@@ -25,7 +34,7 @@ pub(crate) struct JsonBody {
 impl<S: Send + Sync> FromRequest<S> for JsonBody {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &S) -> ApiResult<Self> {
+    async fn from_request(request: Request, _: &S) -> ApiResult<Self> {
         let json = request
             .headers()
             .get(header::CONTENT_TYPE)
@@ -46,15 +55,37 @@ impl<S: Send + Sync> FromRequest<S> for JsonBody {
                     .hint("send `Content-Type: application/json`"),
             );
         }
-        let bytes = Bytes::from_request(request, state).await.map_err(|e| {
-            if e.status() == axum::http::StatusCode::PAYLOAD_TOO_LARGE {
-                too_large("the request body", MAX_BODY_BYTES)
-            } else {
-                ApiError::new(Code::MalformedJson, "the body could not be read to its end")
-            }
-        })?;
+        let bytes = read(request).await?;
         Self::parse(&bytes)
     }
+}
+
+async fn read(request: Request) -> ApiResult<Vec<u8>> {
+    let body = async {
+        let (mut bytes, mut total) = (Vec::new(), 0_usize);
+        let mut chunks = request.into_body().into_data_stream();
+        while let Some(chunk) = chunks.next().await {
+            let chunk = chunk.map_err(|_| {
+                ApiError::new(Code::MalformedJson, "the body could not be read to its end")
+            })?;
+            total = total.saturating_add(chunk.len());
+            if total <= MAX_BODY_BYTES {
+                bytes.extend_from_slice(&chunk);
+            } else if total > MAX_DISCARDED {
+                break;
+            }
+        }
+        if total > MAX_BODY_BYTES {
+            return Err(too_large("the request body", MAX_BODY_BYTES));
+        }
+        Ok(bytes)
+    };
+    timeout(BODY_TIME, body).await.unwrap_or_else(|_| {
+        Err(ApiError::new(
+            Code::MalformedJson,
+            "the body did not come to its end in time",
+        ))
+    })
 }
 
 impl JsonBody {

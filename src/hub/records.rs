@@ -10,7 +10,7 @@
 //! | `alias/<account>/<envelope>` | the id of the task that a later attempt's envelope belongs to |
 //! | `idem/<account>/<token name>/<sha256 of the key>` | [`IdemRecord`] |
 //! | `memory/<account>/<session>`, `memory-project/<account>/<project>` | [`MemoryRecord`] |
-//! | `index/<account>/<session>` | [`IndexRecord`] |
+//! | `index/<account>/<session>`, `index-project/<account>/<project>` | [`IndexRecord`] |
 //! | `join/<jti>` | [`JoinRecord`]: a join token that was used |
 //! | `token/<account>/<jti>`, `revoked/<jti>` | [`TokenRecord`]; a call-back |
 //! | `hub/id` | the hub's own name |

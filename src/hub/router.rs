@@ -3,12 +3,10 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::DefaultBodyLimit;
 use axum::middleware;
 use axum::routing::{delete, get, post};
 
 use super::api::{directory, enroll, health, memory, messages, tasks};
-use super::body::MAX_BODY_BYTES;
 use super::problem::{catch_panic, method_not_allowed, not_found};
 use super::socket;
 use super::state::Hub;
@@ -36,7 +34,6 @@ pub(crate) fn router(hub: Arc<Hub>) -> Router {
         .route("/.well-known/jwks.json", get(health::jwks))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .layer(middleware::from_fn(catch_panic))
         .with_state(hub)
 }

@@ -402,6 +402,11 @@ async fn memory_is_the_sessions_own_else_its_lineages_else_its_projects() {
     let index = json!({"files": ["src/lib.rs"], "symbols": [], "recent_changes": ["x"]});
     assert_eq!(read(put(index)).await.status, 204);
     assert_eq!(bed.get(&path).await.ok(200)["files"][0], "src/lib.rs");
+    let of_project = format!("/memory/{fresh}/index?project=shop");
+    assert_eq!(bed.get(&of_project).await.ok(200)["files"][0], "src/lib.rs");
+    bed.get(&format!("/memory/{fresh}/index"))
+        .await
+        .refused(404, "not_found");
     read(put(json!({"files": "x"})))
         .await
         .refused(400, "invalid_field");

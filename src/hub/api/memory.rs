@@ -7,6 +7,8 @@
 //! 2. the newest memory of its lineage (`/clear`, compaction, resume and fork change the id, not the work),
 //! 3. the newest memory of its project.
 //!
+//! An index is answered by the same order.
+//!
 //! The ETag covers the whole answer, so that a reader that has it is answered 304.
 
 use std::sync::Arc;
@@ -48,6 +50,14 @@ fn index_key(account: &AccountId, session: SessionId) -> String {
     format!("index/{account}/{session}")
 }
 
+fn project_index_key(account: &AccountId, project: &ProjectName) -> String {
+    format!("index-project/{account}/{project}")
+}
+
+fn project_of(query: RawQuery) -> ApiResult<Option<ProjectName>> {
+    Params::of(query, &["project"])?.get("project", "a project's name")
+}
+
 fn session_of(path: &str) -> ApiResult<SessionId> {
     path.parse()
         .map_err(|e| ApiError::field("session", format!("{e}")))
@@ -63,8 +73,7 @@ pub(crate) async fn get(
 ) -> ApiResult<Response> {
     caller.need(Scope::MemoryRead)?;
     let session = session_of(&session)?;
-    let asked =
-        Params::of(query, &["project"])?.get::<ProjectName>("project", "a project's name")?;
+    let asked = project_of(query)?;
     let account = &caller.account;
     let known = hub.directory.session(account, session);
 
@@ -173,31 +182,40 @@ fn remember(
     })
 }
 
-/// `GET /memory/{session}/index`.
+/// `GET /memory/{session}/index?project=`.
 pub(crate) async fn get_index(
     State(hub): State<Arc<Hub>>,
     caller: Caller,
     Path(session): Path<String>,
     headers: HeaderMap,
+    query: RawQuery,
 ) -> ApiResult<Response> {
     caller.need(Scope::MemoryRead)?;
     let session = session_of(&session)?;
+    let asked = project_of(query)?;
     let account = &caller.account;
+    let known = hub.directory.session(account, session);
     let mut sessions = vec![session];
-    if let Some(s) = hub.directory.session(account, session) {
+    if let Some(s) = &known {
         sessions.push(s.info.session_id);
         sessions.extend(s.info.lineage.iter().rev());
     }
     let keys: Vec<String> = sessions.iter().map(|s| index_key(account, *s)).collect();
     let found = hub.store.get_many(keys.clone()).await?;
     let own = found.iter().find(|s| s.key == keys[0]);
-    let index: Option<IndexRecord> = match own {
+    let mut index: Option<IndexRecord> = match own {
         Some(stored) => records::read(stored),
         None => found
             .iter()
             .filter_map(records::read::<IndexRecord>)
             .max_by_key(|i| i.updated_at),
     };
+    if index.is_none()
+        && let Some(project) = asked.or_else(|| known.and_then(|s| s.info.project))
+    {
+        let stored = hub.store.get(project_index_key(account, &project)).await?;
+        index = stored.as_ref().and_then(records::read);
+    }
     let index = index.ok_or_else(|| {
         ApiError::new(
             Code::NotFound,
@@ -208,15 +226,17 @@ pub(crate) async fn get_index(
     Ok(tagged(&headers, &json!(index)))
 }
 
-/// `PUT /memory/{session}/index` `{files[], symbols[], recent_changes[]}`: replaces it.
+/// `PUT /memory/{session}/index?project=` `{files[], symbols[], recent_changes[]}`: replaces it.
 pub(crate) async fn put_index(
     State(hub): State<Arc<Hub>>,
     caller: Caller,
     Path(session): Path<String>,
+    query: RawQuery,
     body: JsonBody,
 ) -> ApiResult<StatusCode> {
     caller.need(Scope::MemoryWrite)?;
     let session = session_of(&session)?;
+    let asked = project_of(query)?;
     let mut f = body.fields();
     let mut list = |name: &str| {
         let list = f.array(name).unwrap_or_default();
@@ -235,13 +255,14 @@ pub(crate) async fn put_index(
     if records::text(&index).len() > MAX_ENVELOPE_BYTES {
         return Err(too_large("the index", MAX_ENVELOPE_BYTES));
     }
-    let op = put(
-        index_key(&caller.account, session),
-        &index,
-        Expect::Any,
-        None,
-    );
-    hub.store.commit(vec![op]).await?;
+    let account = &caller.account;
+    let known = hub.directory.session(account, session);
+    let mut ops = vec![put(index_key(account, session), &index, Expect::Any, None)];
+    if let Some(project) = asked.or_else(|| known.and_then(|s| s.info.project)) {
+        let key = project_index_key(account, &project);
+        ops.push(put(key, &index, Expect::Any, None));
+    }
+    hub.store.commit(ops).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
