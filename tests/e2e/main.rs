@@ -3,8 +3,12 @@
 //! `./tests/run` installs what they need; they run on Linux.
 
 #![cfg(target_os = "linux")]
-
-#[path = "../support/mod.rs"]
-mod support;
+#![allow(
+    clippy::unwrap_used,
+    reason = "a failed step of the support is a failed test"
+)]
 
 mod fake_api;
+mod harness;
+#[path = "../support/mod.rs"]
+mod support;

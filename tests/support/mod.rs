@@ -1,9 +1,22 @@
-//! What several test programs use: a hub in a folder of its own, an HTTP client, a raw device, a scripted
-//! model API.
+//! What several test programs use: a hub in a folder of its own, an HTTP client, a raw device; a scripted
+//! model API, the real Claude Code CLI in a throwaway home, and interactive sessions of it in a terminal.
+//!
+//! What drives the CLI waits for events (a request in the log, a byte on the screen, a change in a folder);
+//! each wait has a deadline, and a missed one panics with what was seen instead.
 #![allow(dead_code, reason = "not every test program uses everything")]
 
+#[cfg(target_os = "linux")]
+pub(crate) mod claude;
 pub(crate) mod fake_anthropic;
 pub(crate) mod hub_bed;
+#[cfg(target_os = "linux")]
+pub(crate) mod interactive;
+#[cfg(target_os = "linux")]
+pub(crate) mod process;
+#[cfg(target_os = "linux")]
+pub(crate) mod tmux;
+#[cfg(target_os = "linux")]
+pub(crate) mod watch;
 pub(crate) mod ws_client;
 
 use std::time::Duration;
