@@ -8,7 +8,10 @@
     reason = "a failed step of the support is a failed test"
 )]
 
+mod bed;
+mod crashes;
 mod fake_api;
 mod harness;
+mod main_path;
 #[path = "../support/mod.rs"]
 mod support;
