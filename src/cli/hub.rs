@@ -6,8 +6,9 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::long_running::{runtime, stop_signal};
+use super::long_running::runtime;
 use super::report::{Exit, Failure, say};
+use super::system::stop_signal;
 use super::{Global, duration_s};
 use crate::auth::crypto;
 use crate::domain::{AccountId, Trust};

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::long_running::{load_config, runtime};
 use super::report::{Exit, Failure, say};
+use super::system::node_name;
 use super::{Global, daemon_client};
 use crate::auth::{Token, crypto};
 use crate::config::HubUrl;
@@ -111,11 +112,7 @@ fn read_token() -> Result<Token, Failure> {
 
 /// The host's name, made fit for the hub's list.
 pub(super) fn host_name() -> String {
-    let name = rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned();
-    let name: String = name
+    let name: String = node_name()
         .chars()
         .map(|c| {
             if c.is_ascii_alphanumeric() || "._-".contains(c) {

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use serde_json::json;
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::Global;
 use super::report::{Exit, Failure, say};
+use super::system::stop_signal;
 use crate::auth::crypto;
 use crate::claude::config_dir;
 use crate::config::{self, DaemonConfig, Sources};
@@ -39,18 +39,6 @@ pub(super) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
         .enable_all()
         .build()
         .map_err(|e| Failure::of("the runtime did not start", &e))
-}
-
-/// Resolves at the first SIGTERM or SIGINT; the handlers stand when this returns.
-pub(super) fn stop_signal() -> Result<impl Future<Output = ()>, Failure> {
-    let arm = |kind| signal(kind).map_err(|e| Failure::of("signals cannot be handled", &e));
-    let (mut term, mut int) = (arm(SignalKind::terminate())?, arm(SignalKind::interrupt())?);
-    Ok(async move {
-        tokio::select! {
-            _ = term.recv() => {}
-            _ = int.recv() => {}
-        }
-    })
 }
 
 /// The daemon's configuration from the user's file, the environment and these flags.

@@ -11,6 +11,7 @@ mod login;
 mod long_running;
 mod report;
 mod status;
+mod system;
 mod up;
 
 use std::ffi::OsString;

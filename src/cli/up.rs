@@ -11,8 +11,9 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::hub::{failure as admin_failure, start_failure};
-use super::long_running::{listen_flags, load_config, runtime, start, stop_signal};
+use super::long_running::{listen_flags, load_config, runtime, start};
 use super::report::{Exit, Failure, colour_out, say};
+use super::system::stop_signal;
 use super::{Global, login::host_name};
 use crate::auth::{Token, crypto};
 use crate::config::HubUrl;
@@ -21,6 +22,7 @@ use crate::daemon::clock::wall;
 use crate::daemon::credentials::Credentials;
 use crate::daemon::http::HubHttp;
 use crate::daemon::projects::Projects;
+use crate::daemon::store::EnvelopeState;
 use crate::daemon::tls;
 use crate::domain::{AccountId, Trust, WallMs};
 use crate::hub::{self, AdminCall, HubConfig, HubHandle};
@@ -322,7 +324,9 @@ async fn watch(global: &Global, daemon: &Whole) -> Result<Exit, Failure> {
             let now = link.borrow_and_update().clone();
             if now.state != state {
                 state = now.state;
-                let why = now.cause.map(|c| format!("  {c}")).unwrap_or_default();
+                let lost = matches!(state, "DISCONNECTED" | "RECONNECTING");
+                let why = now.cause.filter(|_| lost);
+                let why = why.map(|c| format!("  {c}")).unwrap_or_default();
                 let mark = if colour { "\x1b[1m" } else { "" };
                 let off = if colour { "\x1b[0m" } else { "" };
                 say(format_args!(
@@ -352,7 +356,7 @@ async fn watch(global: &Global, daemon: &Whole) -> Result<Exit, Failure> {
                     kind.as_str().unwrap_or("?"),
                     row.envelope.id,
                     row.envelope.from.name,
-                    row.state.as_str(),
+                    state_word(row.state),
                 );
                 tell(&mut shown, &row.envelope.id.to_string(), line)?;
             }
@@ -378,6 +382,15 @@ fn tell(shown: &mut BTreeMap<String, String>, key: &str, line: String) -> Result
     }
     shown.insert(key.to_owned(), line);
     Ok(())
+}
+
+/// Where an envelope stands, for people.
+const fn state_word(state: EnvelopeState) -> &'static str {
+    match state {
+        EnvelopeState::Queued => "waits",
+        EnvelopeState::Claimed => "on its way",
+        EnvelopeState::Terminal => "done",
+    }
 }
 
 /// The time of day in UTC.

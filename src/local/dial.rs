@@ -19,13 +19,13 @@ pub(super) use other::{Stream, dial};
     clippy::unnecessary_wraps,
     reason = "other systems have no such number"
 )]
-pub(super) fn own_uid() -> Option<u32> {
+pub(crate) fn own_uid() -> Option<u32> {
     Some(rustix::process::geteuid().as_raw())
 }
 
 /// The user this process acts for.
 #[cfg(not(unix))]
-pub(super) fn own_uid() -> Option<u32> {
+pub(crate) fn own_uid() -> Option<u32> {
     None
 }
 

@@ -23,5 +23,6 @@ mod paths;
 mod types;
 
 pub use client::{Client, ClientError, Response};
+pub(crate) use dial::own_uid;
 pub use paths::{Env, Places, PlacesError, process_env, write_private};
 pub use types::{HookAnswer, HookCall};

@@ -17,6 +17,7 @@ use crate::domain::{
     Activity, ClaimId, Door, EnvelopeId, Receipt, ReportBody, SessionId, Stage, TaskResult,
     TaskState, TaskStatus, WallMs, limits,
 };
+use crate::local::own_uid;
 
 /// Bytes of one transcript that are read at a time; the rest follows at the next look.
 const READ: u64 = 8 << 20;
@@ -153,7 +154,7 @@ pub(super) async fn holds(path: &Path, nonce: ClaimId) -> bool {
 
 /// The CLI's own list of live sessions, with their projects.
 pub(super) fn sightings(claude_dir: &Path, projects: &[Project]) -> Vec<Sighting> {
-    let uid = rustix::process::getuid().as_raw();
+    let uid = own_uid().unwrap_or_default();
     let scan = match live_sessions(claude_dir, uid, &SystemProcesses) {
         Ok(scan) => scan,
         Err(error) => {
