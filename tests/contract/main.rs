@@ -6,5 +6,6 @@ mod delivery;
 mod frames;
 mod layers;
 mod plugin;
+mod readme;
 mod schemas;
 mod store;
