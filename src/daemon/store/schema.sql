@@ -9,6 +9,8 @@ CREATE TABLE meta (
   epoch           TEXT,
   seq             INTEGER,
   created_at      INTEGER NOT NULL,
+  -- The inode that the instances were drawn for: a copy of this file has another, and draws its own.
+  file            TEXT,
   CHECK ((epoch IS NULL) = (seq IS NULL))
 ) STRICT;
 

@@ -79,6 +79,7 @@ impl Db {
         let db = Self::connect(path)?;
         db.check_version(birth)?;
         db.check_health()?;
+        db.tell_copy(birth).map_err(|e| opening(path, &e))?;
         Ok(db)
     }
 
@@ -137,6 +138,20 @@ impl Db {
             "PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={VERSION};"
         ))?;
         tx.commit()
+    }
+
+    /// Draws new instances when the file is a copy, so that nobody takes it for the one it was copied from; a file just
+    /// created only learns where it was born.
+    fn tell_copy(&self, birth: &[Param<'_>]) -> rusqlite::Result<()> {
+        let (Some(file), [instance, outbox, ..]) = (file_id(&self.path), birth) else {
+            return Ok(());
+        };
+        let params = [*instance, *outbox, &file, &file];
+        self.conn.execute(
+            "UPDATE meta SET instance = ?, outbox_instance = ?, file = ? WHERE file IS NOT ?",
+            params.as_slice(),
+        )?;
+        Ok(())
     }
 
     fn check_health(&self) -> Result<(), StoreError> {
@@ -326,6 +341,20 @@ fn unreadable(column: usize, text: &str) -> StoreError {
 }
 
 /// Creates the file for this user alone, if it is not there.
+/// What tells a file from its copies; `None` where the system has nothing of the kind.
+fn file_id(path: &Path) -> Option<String> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt as _;
+        std::fs::metadata(path).ok().map(|m| m.ino().to_string())
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = path;
+        None
+    }
+}
+
 fn create_private(path: &Path) -> std::io::Result<()> {
     let mut options = std::fs::OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);

@@ -492,6 +492,24 @@ async fn files_that_are_not_ours_to_read_are_refused_with_the_reason() {
 
 #[cfg(unix)]
 #[tokio::test]
+async fn a_copied_queue_has_its_mail_and_names_of_its_own() {
+    let fx = fixture();
+    fx.fill(vec![message(1)]).await;
+    let born = fx.store.info();
+    let fx = fx.reopened().await;
+    assert_eq!(fx.store.info(), born, "a restart is no copy");
+    fx.store.close().await;
+    let original = fx.dir.path().join(FILE);
+    let copy = fx.dir.path().join("copy.db");
+    std::fs::copy(&original, &copy).unwrap();
+    let copied = Store::open(&copy).unwrap();
+    assert_ne!(copied.info().instance, born.instance);
+    assert_ne!(copied.info().outbox_instance, born.outbox_instance);
+    assert_eq!(copied.cursor().await.unwrap(), Some(at(1)));
+    assert_eq!(Store::open(&original).unwrap().info(), born);
+}
+
+#[tokio::test]
 async fn the_file_is_for_its_owner_alone() {
     use std::os::unix::fs::PermissionsExt;
     let f = fixture();
