@@ -102,7 +102,7 @@ impl Hub {
                     "another live daemon holds the key of `{}`: stop that one, or enrol this machine on its own",
                     device.id
                 ),
-                close: CloseCode::Forbidden,
+                close: CloseCode::Superseded,
             })?;
         let mut admitted = Err(StoreError::Busy);
         for _ in 0..TRIES {

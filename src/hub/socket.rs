@@ -276,16 +276,10 @@ impl Socket {
             message = self.ws.recv() => match message {
                 Some(Ok(Message::Text(text))) => Input::Text(text.as_str().to_owned()),
                 Some(Ok(Message::Ping(_) | Message::Pong(_))) => Input::Heard,
-                // No frame of ours is binary: the machine refuses it as it refuses any text that is no frame.
-                Some(Ok(Message::Binary(_))) => Input::Text(String::from("binary")),
+                Some(Ok(Message::Binary(_))) => unreadable("no frame is binary"),
                 Some(Ok(Message::Close(_))) | None => return Err(Gone),
-                Some(Err(e)) => {
-                    let too_long = e.to_string().contains("too long");
-                    if too_long {
-                        self.goodbye(CloseCode::TooLarge, Code::TooLarge.as_str().to_owned()).await;
-                    }
-                    return Err(Gone);
-                }
+                // Told to the peer if it is still there; a transport that broke does not take the words.
+                Some(Err(e)) => unreadable(&e.to_string()),
             },
             () = until(due) => {
                 self.machine.handle_timeout(self.hub.mono.now());
@@ -350,6 +344,20 @@ fn failed(hub: &Hub, c: &Connection, e: StoreError) -> Input {
         code: refusal.code.as_str().to_owned(),
         message: refusal.message,
         close: refusal.close,
+    }
+}
+
+/// What a message that cannot hold a frame ends the connection with.
+fn unreadable(why: &str) -> Input {
+    let (code, close) = if why.contains("too long") {
+        (Code::TooLarge, CloseCode::TooLarge)
+    } else {
+        (Code::ProtocolError, CloseCode::Protocol)
+    };
+    Input::Refused {
+        code: code.as_str().to_owned(),
+        message: why.to_owned(),
+        close,
     }
 }
 

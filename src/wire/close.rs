@@ -17,7 +17,7 @@ pub enum CloseCode {
     Forbidden,
     /// 4408: the peer went silent.
     Heartbeat,
-    /// 4409: a newer connection of this device took over.
+    /// 4409: a newer connection of this device took over, or its key is held elsewhere.
     Superseded,
     /// 4413: a frame larger than allowed.
     TooLarge,

@@ -209,7 +209,7 @@ async fn a_reset_keeps_the_queue_and_adopts_the_new_cursor() {
 async fn our_refusals_are_final_and_say_what_to_do() {
     for (code, hint) in [
         (Code::DeviceRevoked, "login"),
-        (Code::KeyHeldElsewhere, "--take-over"),
+        (Code::KeyHeldElsewhere, "stop the other daemon"),
         (Code::VersionUnsupported, "update"),
     ] {
         let (hub, dir) = enrolled().await;

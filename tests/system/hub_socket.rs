@@ -201,7 +201,7 @@ async fn the_same_instance_takes_over_and_a_copy_of_the_key_is_refused() {
     let (mut first, one, _) = WsClient::synced(bed.hub.addr, &device, 1).await;
     let mut copy = WsClient::open(bed.hub.addr, &device, 2).await;
     let (code, close) = copy.end().await;
-    assert_eq!((code.as_str(), close), ("key_held_elsewhere", 4403));
+    assert_eq!((code.as_str(), close), ("key_held_elsewhere", 4409));
     let (mut second, two, _) = WsClient::synced(bed.hub.addr, &device, 1).await;
     assert!(two["generation"].as_u64() > one["generation"].as_u64());
     assert_eq!(first.end().await, ("superseded".to_owned(), 4409));
@@ -281,7 +281,7 @@ async fn a_frame_beyond_the_library_limit_is_refused_too() {
     let device = bed.enrol("d").await;
     let (mut ws, _, _) = WsClient::synced(bed.hub.addr, &device, 1).await;
     ws.send_text("x".repeat(3 << 20)).await;
-    assert_eq!(ws.end().await.1, 4413);
+    assert_eq!(ws.end().await, ("too_large".to_owned(), 4413));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -136,9 +136,7 @@ fn advice(code: Option<Code>) -> Option<String> {
         Code::DeviceRevoked => {
             "the device was revoked at the hub; run `remote-collab login URL` to enrol it anew, the local queue is kept"
         }
-        Code::KeyHeldElsewhere => {
-            "stop the other daemon, or run `remote-collab login --take-over` here"
-        }
+        Code::KeyHeldElsewhere => "stop the other daemon, then run `remote-collab connect` here",
         Code::Superseded => {
             "another daemon of this device took over; `remote-collab connect` takes it back"
         }
