@@ -16,7 +16,7 @@ pub const FILE: &str = "lock";
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// Another daemon serves this data folder.
-    #[error("a daemon is already running for this data folder{}; `remote-collab status` shows it, `remote-collab daemon stop` ends it", holder(*pid))]
+    #[error("a daemon is already running for this data folder{}; end that one first, or give this one a `--data-dir` of its own", holder(*pid))]
     Held {
         /// Its pid as it noted it, for people.
         pid: Option<u32>,
