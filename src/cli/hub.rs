@@ -11,8 +11,8 @@ use super::report::{Exit, Failure, say};
 use super::system::stop_signal;
 use super::{Global, duration_s};
 use crate::auth::crypto;
-use crate::domain::{AccountId, Trust};
-use crate::hub::{self, AdminCall, AdminError, HubConfig, HubError, admin};
+use crate::domain::{AccountId, Trust, limits};
+use crate::hub::{self, AdminCall, AdminError, HubConfig, HubError, Rate, admin};
 use crate::telemetry;
 
 /// Where a hub listens unless it is told otherwise.
@@ -41,6 +41,9 @@ pub(super) struct ServeArgs {
     /// Where to listen; port 0 picks a free one
     #[arg(long, default_value = LISTEN, value_name = "ADDR")]
     listen: SocketAddr,
+    /// Requests per second that one token may make for long; ten times as many at once
+    #[arg(long, env = "REMOTE_COLLAB_TOKEN_RATE", default_value_t = limits::TOKEN_RATE_PER_S, value_parser = clap::value_parser!(u32).range(1..=100_000), value_name = "N")]
+    token_rate: u32,
 }
 
 #[derive(Debug, Subcommand)]
@@ -210,6 +213,7 @@ fn serve(global: &Global, args: &ServeArgs) -> Result<Exit, Failure> {
     let places = global.places()?;
     let config = HubConfig {
         listen: args.listen,
+        rate: Rate::per_second(args.token_rate),
         ..HubConfig::local(places.root())
     };
     runtime()?.block_on(async {

@@ -19,12 +19,20 @@ pub struct Rate {
     pub burst: u32,
 }
 
+impl Rate {
+    /// So many per second for long, ten times as many at once.
+    #[must_use]
+    pub const fn per_second(per_s: u32) -> Self {
+        Self {
+            per_s,
+            burst: per_s.saturating_mul(limits::TOKEN_BURST / limits::TOKEN_RATE_PER_S),
+        }
+    }
+}
+
 impl Default for Rate {
     fn default() -> Self {
-        Self {
-            per_s: limits::TOKEN_RATE_PER_S,
-            burst: limits::TOKEN_BURST,
-        }
+        Self::per_second(limits::TOKEN_RATE_PER_S)
     }
 }
 
