@@ -1,5 +1,6 @@
-//! What several test programs use: a hub in a folder of its own, an HTTP client, a raw device; a scripted
-//! model API, the real Claude Code CLI in a throwaway home, and interactive sessions of it in a terminal.
+//! What several test programs use: a hub in a folder of its own, an HTTP client, a raw device, the real program in
+//! processes of its own; a scripted model API, the real Claude Code CLI in a throwaway home, and interactive sessions
+//! of it in a terminal.
 //!
 //! What drives the CLI waits for events (a request in the log, a byte on the screen, a change in a folder);
 //! each wait has a deadline, and a missed one panics with what was seen instead.
@@ -13,6 +14,9 @@ pub(crate) mod hub_bed;
 pub(crate) mod interactive;
 #[cfg(target_os = "linux")]
 pub(crate) mod process;
+pub(crate) mod queue_db;
+#[cfg(target_os = "linux")]
+pub(crate) mod sites;
 #[cfg(target_os = "linux")]
 pub(crate) mod tmux;
 #[cfg(target_os = "linux")]

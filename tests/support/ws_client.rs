@@ -98,7 +98,11 @@ impl WsClient {
     }
 
     pub(crate) async fn send_text(&mut self, text: String) {
-        timeout(DEADLINE, self.ws.send(Message::Text(text.into())))
+        self.send_message(Message::Text(text.into())).await;
+    }
+
+    pub(crate) async fn send_message(&mut self, message: Message) {
+        timeout(DEADLINE, self.ws.send(message))
             .await
             .unwrap()
             .unwrap();

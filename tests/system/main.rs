@@ -14,5 +14,17 @@ mod hub_auth;
 mod hub_http;
 mod hub_kill;
 mod hub_socket;
+#[cfg(target_os = "linux")]
+mod killed;
+#[cfg(target_os = "linux")]
+mod lifecycle;
+#[cfg(target_os = "linux")]
+mod link_abuse;
+#[cfg(target_os = "linux")]
+mod no_secrets;
+#[cfg(target_os = "linux")]
+mod soak;
+#[cfg(target_os = "linux")]
+mod status_truth;
 #[path = "../support/mod.rs"]
 mod support;

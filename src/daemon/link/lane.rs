@@ -42,10 +42,16 @@ pub(super) enum Work {
 /// What a piece of work gave.
 #[derive(Debug)]
 pub(super) enum Done {
-    Stored { last: Cursor, fresh: usize },
+    Stored {
+        last: Cursor,
+        count: usize,
+        fresh: usize,
+    },
     Hello(Box<HelloSnapshot>),
     Loaded(Vec<Report>),
-    Renumbered { next_n: u64 },
+    Renumbered {
+        next_n: u64,
+    },
     Nothing,
     Failed(StoreError),
 }
@@ -158,6 +164,7 @@ async fn store_batch(store: &Store, batch: Vec<Incoming>) -> Result<Done, StoreE
         return Ok(Done::Nothing);
     };
     let stored = store.store(batch).await?;
+    let count = stored.len();
     let fresh = stored.iter().filter(|s| **s == Stored::New).count();
-    Ok(Done::Stored { last, fresh })
+    Ok(Done::Stored { last, count, fresh })
 }

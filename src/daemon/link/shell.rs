@@ -194,8 +194,8 @@ impl Shell {
             Done::Hello(_) | Done::Loaded(_) => {}
         }
         match done {
-            Done::Stored { last, fresh } => {
-                tracing::debug!(seq = last.seq.0, fresh, "envelopes are durable");
+            Done::Stored { last, count, fresh } => {
+                tracing::debug!(seq = last.seq.0, count, fresh, "envelopes are durable");
                 let (epoch, seq) = (last.epoch, last.seq);
                 self.machine.handle(Input::Stored { epoch, seq }, now);
             }
