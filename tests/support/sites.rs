@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::hub_bed::{ALL_SCOPES, Device, Got, read};
 
 /// The deadline of every wait.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 /// How long a clean stop may take.
 pub(crate) const STOP: Duration = Duration::from_secs(10);
 /// Time between two looks at another process, which cannot call back.

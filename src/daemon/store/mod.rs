@@ -19,6 +19,7 @@
 //! - The cursor moves with the envelopes it stands for; within an epoch it never goes back.
 //! - No receipt without its change of state, no change of state without its receipt: [`Store::apply`] takes both.
 //! - A claim takes only envelopes that are queued, a run only an attempt that has none: the loser gets an error and nothing of its change happens.
+//! - A copy of the file is another queue: it draws instances of its own, so that the hub never takes it for the original.
 //! - `n` of the outbox is dense from 1 and never used twice.
 //! - Nothing here looks at the wall clock or drops mail for its age: expiry is the planner's decision.
 //!
