@@ -19,6 +19,11 @@
 //! sessions), and at an interruption. Beware of the lag: a hook at `Stop` can run before the end of its own turn is in the file, so
 //! the first end after its offset may be that of the turn it continues; a later prompt, or a second end, is past doubt.
 //!
+//! A text that stands in the file may still leave the conversation: with Esc before the first word of an answer the CLI goes back to
+//! before the prompt, and the next prompt's `parentUuid` passes over what the prompt brought along. So evidence counts as
+//! **answered** with the next assistant line, interruption mark or prompt behind it, and as **taken back** with a prompt that
+//! goes on from before it.
+//!
 //! [`Watch`] is pure: lines go in, findings accumulate. [`follow`] is the thin shell that reads what was appended.
 
 mod lines;
@@ -57,13 +62,51 @@ pub struct Seen {
     pub msg_id: Option<String>,
 }
 
+/// Lines behind an evidence that are told apart from those of another branch; with more than these it counts as answered.
+const MAX_BRANCH: usize = 512;
+
 /// What is known of one nonce.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Trace {
     /// The first evidence.
     pub seen: Option<Seen>,
+    /// Whether the conversation went on from there.
+    pub answered: bool,
+    /// Where the conversation went on from before the evidence: the model will not see it again.
+    pub taken_back: Option<u64>,
     /// Where it was first put into the CLI's own queue.
     pub enqueued: Option<u64>,
+    /// The lines that go on from the evidence, until it is answered.
+    branch: Vec<String>,
+}
+
+impl Trace {
+    /// Whether it stands in the conversation, and nothing tells yet whether it stays.
+    #[must_use]
+    pub fn is_pending(&self) -> bool {
+        self.seen.is_some() && !self.answered && self.taken_back.is_none()
+    }
+
+    /// Takes a line behind the evidence in.
+    fn behind(&mut self, entry: &Entry<'_>, end: u64) {
+        let parent = entry.parent.as_deref();
+        let ours = parent.is_some_and(|p| self.branch.iter().any(|id| id == p));
+        // Results of parallel tools are branches of their own, so an answer's parent proves nothing.
+        if entry.kind == "assistant" || entry.interrupts() || self.branch.len() >= MAX_BRANCH {
+            self.answered = true;
+        } else if entry.begins_turn() {
+            if ours || self.branch.is_empty() {
+                self.answered = true;
+            } else {
+                self.taken_back = Some(end);
+            }
+        } else if let Some(id) = entry.uuid.as_deref().filter(|_| ours) {
+            self.branch.push(id.to_owned());
+        }
+        if !self.is_pending() {
+            self.branch = Vec::new();
+        }
+    }
 }
 
 /// Where something happened, first and last, and how often.
@@ -169,6 +212,9 @@ impl Watch {
             return;
         }
         for (nonce, trace) in self.nonces.iter().zip(&mut self.traces) {
+            if trace.is_pending() {
+                trace.behind(&entry, end);
+            }
             if !text.contains(nonce.as_str()) {
                 continue;
             }
@@ -183,6 +229,9 @@ impl Watch {
                         .and_then(|o| o.msg_id.clone())
                         .map(Cow::into_owned),
                 });
+                trace
+                    .branch
+                    .extend(entry.uuid.as_deref().map(str::to_owned));
             }
             if entry.kind == "queue-operation" && entry.operation.as_deref() == Some("enqueue") {
                 trace.enqueued.get_or_insert(end);
@@ -219,6 +268,10 @@ struct Entry<'a> {
     attachment: Option<Attachment<'a>>,
     #[serde(default, borrow)]
     rendered: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    uuid: Option<Cow<'a, str>>,
+    #[serde(default, borrow, rename = "parentUuid")]
+    parent: Option<Cow<'a, str>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -308,12 +361,14 @@ impl<'a> Entry<'a> {
                 .and_then(|m| m.stop_reason.as_deref())
                 .is_some_and(|r| !matches!(r, "tool_use" | "pause_turn")),
             "system" => self.subtype.as_deref() == Some("turn_duration"),
-            "user" => self
-                .prompt_texts()
-                .iter()
-                .any(|t| t.starts_with("[Request interrupted by user")),
-            _ => false,
+            _ => self.interrupts(),
         }
+    }
+
+    fn interrupts(&self) -> bool {
+        self.prompt_texts()
+            .iter()
+            .any(|t| t.starts_with("[Request interrupted by user"))
     }
 
     fn begins_turn(&self) -> bool {

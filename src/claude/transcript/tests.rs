@@ -154,6 +154,48 @@ fn turns_begin_at_prompts_and_end_at_answers() {
     assert_eq!((other.prompts().count, other.ends().count), (1, 2));
 }
 
+/// The line with its place in the conversation.
+fn at(mut line: Value, uuid: &str, parent: &str) -> Value {
+    (line["uuid"], line["parentUuid"]) = (uuid.into(), parent.into());
+    line
+}
+
+#[test]
+fn what_an_escaped_prompt_brought_along_is_taken_back_by_the_next_prompt() {
+    let prompt = |uuid, parent| at(user(&json!("hi"), &json!({})), uuid, parent);
+    let mail = || at(context("UserPromptSubmit"), "mail", "prompt");
+    let begun = [prompt("prompt", "before"), mail()];
+    let note = at(
+        json!({"type": "attachment", "attachment": {}}),
+        "note",
+        "mail",
+    );
+    let trace = |more: &[Value]| {
+        watch(&[&begun[..], more].concat())
+            .trace(N)
+            .unwrap()
+            .clone()
+    };
+
+    assert!(trace(std::slice::from_ref(&note)).is_pending());
+    let escaped = trace(&[note.clone(), prompt("again", "before")]);
+    assert!(escaped.taken_back.is_some() && !escaped.answered);
+    // What follows belongs to the other branch.
+    let later = trace(&[prompt("again", "before"), assistant("x", "end_turn")]);
+    assert!(later.taken_back.is_some() && !later.answered);
+
+    let stays = [
+        vec![assistant("x", "tool_use")],
+        vec![note.clone(), prompt("next", "note")],
+        vec![user(&json!("[Request interrupted by user]"), &json!({}))],
+        vec![assistant("x", "end_turn"), prompt("fork", "before")],
+    ];
+    for lines in stays {
+        let kept = trace(&lines);
+        assert!(kept.answered && kept.taken_back.is_none(), "{lines:?}");
+    }
+}
+
 #[test]
 fn a_torn_line_waits_and_a_huge_one_is_passed_over() {
     let dir = tempfile::tempdir().unwrap();

@@ -93,6 +93,12 @@ impl Followed {
         }
     }
 
+    /// Whether the transcript has the text, and nothing tells yet whether it stays.
+    pub(super) fn is_pending(&self) -> bool {
+        let trace = self.watch.trace(&self.claim.nonce());
+        trace.is_some_and(transcript::Trace::is_pending)
+    }
+
     /// What the transcript says now, in the order in which the claim should hear it.
     fn read(&mut self) -> Vec<Sign> {
         let Some(path) = self.claim.transcript.clone() else {
@@ -119,7 +125,11 @@ impl Followed {
         if trace.enqueued.is_some() && !self.claim.enqueued {
             signs.push(Sign::EnqueueSeen);
         }
-        if trace.seen.is_some() {
+        if trace.taken_back.is_some() {
+            signs.push(Sign::TurnBoundaryWithoutNonce);
+        } else if trace.is_pending() {
+            // Esc could still take it back.
+        } else if trace.seen.is_some() {
             let turn_ended = self.watch.ended_after(&nonce);
             signs.push(Sign::EvidenceSeen { turn_ended });
             if turn_ended {
@@ -240,15 +250,27 @@ impl Brain {
         let session = self.registry.resolve(claim.session);
         let closed = session
             .is_none_or(|s| s.activity == Activity::Closed && s.since.plus(SETTLE_MS) <= now);
+        let rotated = session.is_some_and(|s| s.id != claim.session);
+        let pending = followed.is_pending();
         if behind {
             // No conclusion from a transcript that was not read to its end.
+        } else if rotated {
+            // The session goes on under another id and without what stood in this transcript unanswered.
+            self.sign(id, Sign::TurnBoundaryWithoutNonce).await;
+            self.sign(id, Sign::TurnEnded).await;
         } else if closed {
+            if pending {
+                // A prompt whose process was killed stays in the conversation.
+                let turn_ended = true;
+                self.sign(id, Sign::EvidenceSeen { turn_ended }).await;
+            }
             // Its turn is over with its process: what was seen is done, what was not never will be.
             self.sign(id, Sign::ProcessGone).await;
             self.sign(id, Sign::TurnEnded).await;
         } else if claim.state.is_open() && claim.lease_until <= now {
             let quiet = match session {
-                Some(s) if s.activity == Activity::Idle => {
+                // Idle after Esc: the next prompt tells.
+                Some(s) if s.activity == Activity::Idle && !pending => {
                     Quiet::IdleSince(s.idle_since.unwrap_or(s.since))
                 }
                 _ => Quiet::Busy,

@@ -343,6 +343,11 @@ impl Brain {
             })
             .collect();
         for id in ids {
+            // A turn that ends by itself has answered what stands in it, even if the file does not show that yet.
+            if self.claims.get(&id).is_some_and(Followed::is_pending) {
+                let turn_ended = true;
+                self.sign(id, Sign::EvidenceSeen { turn_ended }).await;
+            }
             self.sign(id, Sign::TurnEnded).await;
         }
         self.follow_soon(SOON);
