@@ -251,6 +251,11 @@ impl Claim {
                 self.enqueued = true;
                 self.extend(now, lease_ms(true))
             }
+            // No evidence, but the session is idle from now on: a lease for a busy one would be too long a wait.
+            (HandedOver, Sign::TurnEnded) => {
+                self.lease_until = self.lease_until.min(now.plus(IDLE_EVIDENCE_MS));
+                Effect::default()
+            }
             (HandedOver, Sign::LeaseDue(_)) if self.transcript.is_none() => self.give_up_asking(),
             (HandedOver, Sign::LeaseDue(Quiet::Busy)) => self.extend(now, lease_ms(true)),
             (HandedOver, Sign::LeaseDue(Quiet::IdleSince(idle))) => {
@@ -266,7 +271,7 @@ impl Claim {
             }
 
             (Claimed, Sign::EnqueueSeen | Sign::TurnBoundaryWithoutNonce | Sign::TurnEnded)
-            | (HandedOver, Sign::HandedOver { .. } | Sign::TurnEnded)
+            | (HandedOver, Sign::HandedOver { .. })
             | (
                 Unconfirmed,
                 Sign::HandedOver { .. }

@@ -73,6 +73,8 @@ fn a_turns_end_alone_is_no_evidence() {
     let effect = feed(&mut c, &[(0, HANDED_BUSY), (1, Sign::TurnEnded)]);
     assert_eq!(effect, Effect::default());
     assert_eq!(c.state, ClaimState::HandedOver);
+    // From now on the session is idle.
+    assert_eq!(c.lease_until, NOW.plus(1 + IDLE_EVIDENCE_MS));
 }
 
 #[test]
