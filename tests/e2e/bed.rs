@@ -207,18 +207,48 @@ impl Bed {
         kill(take(&self.daemon)).await;
     }
 
+    /// The daemon's process.
+    pub(crate) fn daemon_pid(&self) -> u32 {
+        let daemon = self.daemon.lock().expect("no test panicked here");
+        let pid = daemon.as_ref().and_then(|d| d.child.id());
+        pid.expect("the daemon runs")
+    }
+
     /// Sends the daemon a signal.
     pub(crate) fn signal_daemon(&self, signal: Signal) {
-        let daemon = self.daemon.lock().expect("no test panicked here");
-        let pid = daemon
-            .as_ref()
-            .and_then(|d| d.child.id())
-            .expect("the daemon runs");
-        let pid = i32::try_from(pid)
-            .ok()
-            .and_then(Pid::from_raw)
-            .expect("a process id");
-        rustix::process::kill_process(pid, signal).expect("the daemon can be signalled");
+        signal_process(self.daemon_pid(), signal);
+    }
+
+    /// Sends the hub a signal.
+    pub(crate) fn signal_hub(&self, signal: Signal) {
+        let hub = self.hub.lock().expect("no test panicked here");
+        let pid = hub.as_ref().and_then(|h| h.child.id());
+        signal_process(pid.expect("the hub runs"), signal);
+    }
+
+    /// Asks the daemon for its status at every change of its store until the answer satisfies the condition.
+    ///
+    /// # Panics
+    /// When none does in time.
+    pub(crate) async fn until_local(&self, what: &str, done: impl Fn(&Value) -> bool) -> Value {
+        let watch = Watch::new();
+        watch.arm(&self.daemon_dir().join("daemon"));
+        let mut last = Value::Null;
+        let found = tokio::time::timeout(SOON * 2, async {
+            loop {
+                let mut status = self.command(&self.daemon_dir(), &["status", "--json"]);
+                // Its exit code tells about the link, which may be away.
+                last = finish(&mut status, "").await.json();
+                if done(&last) {
+                    return;
+                }
+                drop(tokio::time::timeout(SOON / 40, watch.changed()).await);
+            }
+        });
+        if found.await.is_err() {
+            panic!("not in time: {what}\n{last:#}\n{}", self.logs());
+        }
+        last
     }
 
     /// Enables a folder as the user would.
@@ -337,6 +367,12 @@ fn take(place: &Mutex<Option<Running>>) -> Running {
         .expect("no test panicked here")
         .take()
         .expect("it runs")
+}
+
+fn signal_process(pid: u32, signal: Signal) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let pid = pid.expect("a process id");
+    rustix::process::kill_process(pid, signal).expect("it can be signalled");
 }
 
 async fn kill(mut running: Running) {

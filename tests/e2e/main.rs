@@ -9,6 +9,10 @@
 )]
 
 mod bed;
+mod cases_hand_over;
+mod cases_memory;
+mod cases_sessions;
+mod cases_text;
 mod crashes;
 mod fake_api;
 mod harness;
