@@ -77,21 +77,29 @@ fn line(call: &HookCall<&RawValue>, head: &Head<'_>) -> Option<Vec<u8>> {
 }
 
 /// Writes a file that only its owner can read: anew, or one line at its end while it is below [`MAX_SPOOL`].
+///
+/// Anew means in place: a file that is emptied first is flushed by some file systems (ext4) as soon as it is closed, and
+/// a hook would wait for the disk.
 pub(super) fn write(path: &Path, bytes: &[u8], append: bool) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.create(true);
     if append {
         options.append(true);
     } else {
-        options.write(true).truncate(true);
+        options.write(true).truncate(false);
     }
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let mut file = options.open(path)?;
-    if append && file.metadata()?.len().saturating_add(bytes.len() as u64) > MAX_SPOOL {
+    let (old, new) = (file.metadata()?.len(), bytes.len() as u64);
+    if append && old.saturating_add(new) > MAX_SPOOL {
         return Ok(());
     }
-    file.write_all(bytes)
+    file.write_all(bytes)?;
+    if !append && old > new {
+        file.set_len(new)?;
+    }
+    Ok(())
 }
 
 /// Makes a folder open to its owner alone, with its parents.

@@ -209,6 +209,8 @@ fn a_subagents_events_do_nothing() {
 fn activity_is_noted_in_seconds_until_the_session_ends() {
     let home = Home::new();
     home.run(&event("PreToolUse"));
+    fs::write(home.active(), "a longer note of another program").unwrap();
+    home.run(&event("PreToolUse"));
     let seconds: u64 = fs::read_to_string(home.active()).unwrap().parse().unwrap();
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
