@@ -179,8 +179,32 @@ impl Directory {
         self.with(|s| s.session(account, id).cloned())
     }
 
+    /// Takes a session's new record; ids that it had before are no sessions of their own any more.
     pub(crate) fn put_session(&self, account: &AccountId, session: SessionRecord) {
-        self.change(|s| s.put_session_of(account, session));
+        self.change(|s| {
+            for old in s.succeeded(account, &session) {
+                s.sessions.remove(&(account.clone(), old));
+            }
+            s.put_session_of(account, session);
+        });
+    }
+
+    /// The listed sessions that `session` has just taken the place of. One that was resumed under its old id since
+    /// then is not among them.
+    pub(crate) fn succeeded(&self, account: &AccountId, session: &SessionRecord) -> Vec<SessionId> {
+        self.with(|s| s.succeeded(account, session))
+    }
+
+    /// Forgets closed sessions without a sign of life since `before`, as the store does.
+    pub(crate) fn forget_sessions(&self, before: WallMs) {
+        self.change(|s| {
+            s.sessions
+                .retain(|_, r| r.info.activity != Activity::Closed || r.info.active_at >= before);
+            let State {
+                sessions, lineage, ..
+            } = s;
+            lineage.retain(|(account, _), new| sessions.contains_key(&(account.clone(), *new)));
+        });
     }
 
     pub(crate) fn is_revoked(&self, jti: &Uuid) -> bool {
@@ -221,6 +245,19 @@ impl State {
             self.lineage.insert((account.clone(), *earlier), id);
         }
         self.sessions.insert((account.clone(), id), session);
+    }
+
+    fn succeeded(&self, account: &AccountId, session: &SessionRecord) -> Vec<SessionId> {
+        let key = |id: SessionId| (account.clone(), id);
+        let of = session.info.lineage.iter().copied().filter(|old| {
+            *old != session.info.session_id
+                && self.lineage.get(&key(*old)) != Some(&session.info.session_id)
+                && self
+                    .sessions
+                    .get(&key(*old))
+                    .is_some_and(|s| s.device == session.device)
+        });
+        of.collect()
     }
 
     fn session(&self, account: &AccountId, id: SessionId) -> Option<&SessionRecord> {

@@ -187,3 +187,39 @@ fn a_snapshot_disables_and_closes_what_it_leaves_out() {
     assert!(p[0].info.name.as_str() == "old" && !p[0].info.enabled);
     assert_eq!(s[0].info.activity, Activity::Closed);
 }
+
+#[test]
+fn a_session_that_lives_on_under_a_new_id_is_listed_once_and_again_when_its_old_id_is_resumed() {
+    let dir = Directory::default();
+    dir.put_device(device("acme", "a", 10));
+    let acme = account("acme");
+    let listed = |dir: &Directory| -> Vec<u128> {
+        let all = dir.sessions(&acme);
+        all.iter().map(|s| s.info.session_id.0.as_u128()).collect()
+    };
+    dir.put_session(&acme, session("a", 101, &[]));
+    let heir = session("a", 102, &[101]);
+    assert_eq!(dir.succeeded(&acme, &heir), [SessionId::from_u128(101)]);
+    dir.put_session(&acme, heir.clone());
+    assert_eq!(listed(&dir), [102]);
+    dir.put_session(&acme, session("a", 101, &[]));
+    assert!(dir.succeeded(&acme, &heir).is_empty());
+    dir.put_session(&acme, heir);
+    assert_eq!(listed(&dir), [101, 102]);
+}
+
+#[test]
+fn closed_sessions_are_forgotten_in_time_with_their_earlier_ids_and_open_ones_are_not() {
+    let dir = Directory::default();
+    dir.put_device(device("acme", "a", 10));
+    let acme = account("acme");
+    let mut closed = session("a", 102, &[101]);
+    closed.info.activity = Activity::Closed;
+    dir.put_session(&acme, closed);
+    dir.put_session(&acme, session("a", 103, &[]));
+    dir.forget_sessions(WallMs(0));
+    assert!(dir.session(&acme, SessionId::from_u128(101)).is_some());
+    dir.forget_sessions(WallMs(1));
+    assert!(dir.session(&acme, SessionId::from_u128(101)).is_none());
+    assert_eq!(dir.sessions(&acme).len(), 1);
+}

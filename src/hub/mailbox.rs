@@ -326,6 +326,8 @@ impl Hub {
 
     /// One pass over what time ends: expired envelopes, old ids and records. Bounded; what is left waits for the next pass.
     pub(crate) async fn sweep(&self) -> Result<(), StoreError> {
+        self.directory
+            .forget_sessions(wall().plus(-FINISHED_KEPT_MS));
         for _ in 0..50 {
             let now = wall();
             let due = self.store.due(now, SWEEP).await?;
@@ -476,11 +478,14 @@ impl<'a> Plan<'a> {
             }
         }
         let account = &self.c.account;
-        ops.extend(
-            self.sessions
-                .iter()
-                .map(|s| put_session(account, s, self.now)),
-        );
+        for session in &self.sessions {
+            let gone = self.hub.directory.succeeded(account, session);
+            ops.extend(gone.into_iter().map(|old| Op::Delete {
+                key: SessionRecord::key(account, old),
+                expect: Expect::Any,
+            }));
+            ops.push(put_session(account, session, self.now));
+        }
         ops.extend(self.projects.iter().map(|p| put_project(account, p)));
         (ops, self.rejected, self.sessions, self.projects)
     }

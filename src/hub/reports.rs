@@ -150,8 +150,8 @@ fn add_receipt(item: &mut ItemRecord, receipt: Receipt) -> Effect {
 fn set_state(item: &mut ItemRecord, state: TaskState, at: WallMs) -> Effect {
     let now = item.state.status;
     let final_word = now.is_terminal() && now != TaskStatus::Interrupted;
-    let backwards = state.status == TaskStatus::Queued
-        || (state.status == TaskStatus::Delivered && now != TaskStatus::Queued);
+    // Reports come in the device's order: one that says `delivered` again gave the task back to its queue.
+    let backwards = state.status == TaskStatus::Queued;
     if item.kind != ItemKind::Task || final_word || backwards || item.state == state {
         return Effect::Same;
     }

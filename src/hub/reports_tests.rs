@@ -76,8 +76,22 @@ fn a_late_ack_does_not_set_a_running_task_back() {
     on_device(&mut t, id(1), WallMs(6));
     assert_eq!(t.state.status, TaskStatus::Running);
     assert_eq!(t.attempts[0].started_at, Some(WallMs(9)));
-    assert_eq!(status(&mut t, 1, TaskStatus::Delivered), Effect::Same);
     assert_eq!(status(&mut t, 1, TaskStatus::Queued), Effect::Same);
+}
+
+#[test]
+fn a_task_that_its_device_gave_back_to_its_queue_runs_no_more() {
+    let mut t = item(ItemKind::Task);
+    for (said, then) in [
+        (TaskStatus::Blocked, TaskStatus::Delivered),
+        (TaskStatus::Running, TaskStatus::Delivered),
+    ] {
+        status(&mut t, 1, said);
+        assert_eq!(status(&mut t, 1, then), Effect::Changed);
+        assert_eq!(t.state, TaskState::new(TaskStatus::Delivered));
+    }
+    status(&mut t, 1, TaskStatus::Completed);
+    assert_eq!(status(&mut t, 1, TaskStatus::Delivered), Effect::Same);
 }
 
 #[test]
