@@ -381,7 +381,14 @@ fn read_file(path: &Path) -> Result<Option<Value>, Problem> {
             hint: hint.to_owned(),
         })
     };
-    let file = match std::fs::File::open(path) {
+    let open = std::fs::metadata(path).and_then(|meta| {
+        // A pipe would keep its reader waiting for ever.
+        if !meta.is_file() {
+            return Err(std::io::Error::other("it is no regular file"));
+        }
+        std::fs::File::open(path)
+    });
+    let file = match open {
         Ok(file) => file,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return problem(format!("cannot be read: {e}"), "check its owner and mode"),

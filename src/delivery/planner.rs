@@ -14,8 +14,8 @@ use crate::domain::{
 };
 
 use super::{
-    Approval, ApprovalState, DoorState, Policy, ProjectPolicy, Reason, SessionSnapshot, Tree,
-    Workspace,
+    Approval, ApprovalState, DoorState, Features, Policy, ProjectPolicy, Reason, SessionSnapshot,
+    Tree, Workspace,
 };
 
 /// Whom an envelope is for, as far as the device could resolve it.
@@ -177,7 +177,10 @@ pub fn plan(envelope: &Envelope, target: Target<'_>, policy: &Policy, now: WallM
         Ok(place) => place,
         Err(plan) => return plan,
     };
-    if let Some(hold) = ask.unwanted().or_else(|| ask.approval(place.project())) {
+    if let Some(hold) = ask
+        .unwanted(place.project())
+        .or_else(|| ask.approval(place.project()))
+    {
         return hold;
     }
     match place {
@@ -261,6 +264,11 @@ impl<'a> Ask<'a> {
         self.policy.projects.get(project)
     }
 
+    fn features(&self, project: Option<&ProjectName>) -> Features {
+        let of_project = project.and_then(|p| self.enabled(p)?.features);
+        of_project.unwrap_or(self.policy.features)
+    }
+
     /// What no waiting would change.
     fn refusal(&self) -> Option<Plan> {
         let e = self.envelope;
@@ -280,17 +288,18 @@ impl<'a> Ask<'a> {
     }
 
     /// What the user does not want now.
-    fn unwanted(&self) -> Option<Plan> {
+    fn unwanted(&self, project: Option<&ProjectName>) -> Option<Plan> {
         let p = self.policy;
+        let features = self.features(project);
         if p.muted.contains(&self.envelope.from.name) {
             Some(self.hold(Reason::SenderMuted, None))
         } else if p.paused {
             Some(self.hold(Reason::Paused, None))
         } else if let Some(until) = p.do_not_disturb.filter(|u| u.is_none_or(|t| self.now < t)) {
             Some(self.hold(Reason::DoNotDisturb, until))
-        } else if self.is_task && !p.features.remote_task_execution {
+        } else if self.is_task && !features.remote_task_execution {
             Some(self.hold(Reason::RemoteTaskExecutionOff, None))
-        } else if !self.is_task && !p.features.message_notification {
+        } else if !self.is_task && !features.message_notification {
             Some(self.hold(Reason::MessageNotificationOff, None))
         } else {
             None
@@ -427,7 +436,7 @@ impl<'a> Ask<'a> {
         if resume.is_some_and(SessionSnapshot::is_live) {
             return self.hold(Reason::SessionRunning, None);
         }
-        if !p.features.remote_task_execution {
+        if !self.features(Some(project)).remote_task_execution {
             return self.hold(Reason::RemoteTaskExecutionOff, None);
         }
         if p.claude_missing {

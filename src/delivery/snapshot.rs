@@ -160,6 +160,8 @@ pub enum Tree {
 pub struct ProjectPolicy {
     /// The last activity in it, if any.
     pub last_active: Option<WallMs>,
+    /// What may be delivered in it; `None` for the user's own rule.
+    pub features: Option<Features>,
     /// When a person has to approve, where the project is stricter than the user's own rule.
     pub approval: Approval,
     /// Where new sessions work.

@@ -169,6 +169,13 @@ impl Store {
         drop(closed.changed().await);
     }
 
+    /// A store whose writer is gone: it takes nothing.
+    #[cfg(test)]
+    pub(in crate::daemon) fn without_writer(self) -> Self {
+        let (jobs, _) = mpsc::channel(1);
+        Self { jobs, ..self }
+    }
+
     async fn job<T, F>(&self, write: bool, f: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
@@ -329,6 +336,18 @@ impl Store {
     /// When the file cannot be read.
     pub async fn envelope(&self, id: EnvelopeId) -> Result<Option<EnvelopeRow>, StoreError> {
         self.job(false, move |tx| envelopes::get(tx, id)).await
+    }
+
+    /// Those of these envelopes that are still kept, in this order.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub async fn envelopes(&self, ids: Vec<EnvelopeId>) -> Result<Vec<EnvelopeRow>, StoreError> {
+        self.job(false, move |tx| {
+            let rows = ids.iter().map(|id| envelopes::get(tx, *id));
+            rows.filter_map(Result::transpose).collect()
+        })
+        .await
     }
 
     /// The attempts of a task, oldest first.
