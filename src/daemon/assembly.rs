@@ -59,7 +59,9 @@ pub async fn start(options: Options, claude_dir: PathBuf) -> Result<Whole, Daemo
         places: options.places.clone(),
     };
     let (tracker, cancel) = (TaskTracker::new(), CancellationToken::new());
-    let dispatcher = Dispatcher::start(parts, &tracker, cancel.clone()).await?;
+    // Nothing works without the dispatcher: with its end the daemon ends.
+    let ended = daemon.stopping().drop_guard();
+    let dispatcher = Dispatcher::start(parts, &tracker, cancel.clone(), ended).await?;
     let desk = Arc::new(Desk {
         dispatcher: dispatcher.clone(),
         projects: daemon.projects().clone(),

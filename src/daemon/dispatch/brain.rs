@@ -8,14 +8,17 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::registry::{Changed, Registry};
+use super::registry::{Changed, Registry, Session};
 use super::runs::Runs;
 use super::{Msg, Parts, View, follow, recover};
+use crate::config;
 use crate::daemon::clock;
 use crate::daemon::projects::Project;
 use crate::daemon::store::{Change, EnvelopeRow, EnvelopeState, NewReport, StoreError};
 use crate::delivery::fence::Letter;
-use crate::domain::{ClaimId, Envelope, EnvelopeId, EnvelopeKind, ReportBody, SessionId, WallMs};
+use crate::domain::{
+    ClaimId, Code, Envelope, EnvelopeId, EnvelopeKind, ProjectName, ReportBody, SessionId, WallMs,
+};
 use crate::local::write_private;
 
 /// The file in the daemon's folder that says that everything is held.
@@ -30,6 +33,12 @@ const FLUSH: Duration = Duration::from_millis(200);
 const FOLLOW: Duration = Duration::from_millis(400);
 /// Between looks at the CLI's own registry.
 const SIGHT: Duration = Duration::from_secs(5);
+/// After the store failed, the next try.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Between two readings of the whole queue, should changes be refused one after the other.
+const RESYNC_GAP: Duration = Duration::from_millis(200);
+/// A plan of everything takes at most one part in this many of the actor's time, so that hooks find it free.
+const PLAN_SHARE: u32 = 5;
 /// Closed sessions that are remembered.
 const CLOSED_KEPT: usize = 500;
 /// How long a closed session is remembered, ms: longer than any message lives.
@@ -102,6 +111,8 @@ pub(crate) struct Brain {
     pub(super) paused: bool,
     /// The enabled projects, as last read.
     pub(super) projects: Vec<Project>,
+    /// The user's policy for each, narrowed by the project's own file.
+    pub(super) policies: BTreeMap<ProjectName, config::Policy>,
     last_ord: i64,
     /// Claims of programs, which the local API follows.
     pub(super) foreign: BTreeSet<ClaimId>,
@@ -113,7 +124,17 @@ pub(crate) struct Brain {
     flush_at: Option<Instant>,
     follow_at: Instant,
     sight_at: Instant,
-    replan: bool,
+    /// Everything that waits is to be planned anew at this time.
+    replan_at: Option<Instant>,
+    /// Not before this time, because the last plan of everything was long.
+    plan_after: Instant,
+    /// The queue is to be read anew at this time: a change was refused.
+    resync_at: Option<Instant>,
+    resynced: Option<Instant>,
+    /// Ends of runs that the store could not take: they have happened and must not be lost.
+    unsaved: Vec<Vec<Change>>,
+    /// Whether sessions changed since they were shown.
+    unshown: bool,
 }
 
 impl Brain {
@@ -142,6 +163,7 @@ impl Brain {
                 .collect(),
             paused,
             projects: Vec::new(),
+            policies: BTreeMap::new(),
             last_ord: i64::MIN,
             foreign: BTreeSet::new(),
             dirty: BTreeSet::new(),
@@ -150,7 +172,12 @@ impl Brain {
             flush_at: None,
             follow_at: now,
             sight_at: now,
-            replan: true,
+            replan_at: Some(now),
+            plan_after: now,
+            resync_at: None,
+            resynced: None,
+            unsaved: Vec::new(),
+            unshown: true,
         };
         brain.read_projects();
         recover::runs(&mut brain).await?;
@@ -173,17 +200,29 @@ impl Brain {
                 Ok(()) = version.changed() => self.grown().await,
                 () = tokio::time::sleep_until(due) => self.moment().await,
             }
-            if self.replan {
-                self.replan = false;
-                self.plan_all().await;
-            }
+            self.settle().await;
             self.publish();
         }
         self.stop_runs(&mut rx).await;
+        self.save_again().await;
         self.flush().await;
     }
 
-    fn due(&self) -> Instant {
+    /// What the event asked for: the queue read anew, everything planned anew, each not too often.
+    pub(super) async fn settle(&mut self) {
+        let now = Instant::now();
+        if self.resync_at.is_some_and(|t| t <= now) {
+            self.save_again().await;
+            self.resync().await;
+        }
+        if self.replan_at.is_some_and(|t| t <= now) {
+            self.replan_at = None;
+            self.plan_all().await;
+            self.plan_after = Instant::now() + now.elapsed() * (PLAN_SHARE - 1);
+        }
+    }
+
+    pub(super) fn due(&self) -> Instant {
         let follow = (!self.claims.is_empty()).then_some(self.follow_at);
         let hold = self
             .mail
@@ -196,8 +235,10 @@ impl Brain {
             let ms = u64::try_from(t.0.saturating_sub(now.0)).unwrap_or(0);
             Instant::now() + Duration::from_millis(ms.clamp(20, 3_600_000))
         });
-        [Some(self.sight_at), follow, hold, self.flush_at]
+        let again = [self.flush_at, self.replan_at, self.resync_at];
+        [Some(self.sight_at), follow, hold]
             .into_iter()
+            .chain(again)
             .flatten()
             .min()
             .unwrap_or(self.sight_at)
@@ -236,7 +277,7 @@ impl Brain {
             return Err(e);
         }
         self.paused = paused;
-        self.replan = true;
+        self.replan();
         Ok(())
     }
 
@@ -246,7 +287,7 @@ impl Brain {
         }
     }
 
-    async fn moment(&mut self) {
+    pub(super) async fn moment(&mut self) {
         let now = Instant::now();
         if self.flush_at.is_some_and(|t| t <= now) {
             self.flush().await;
@@ -266,7 +307,7 @@ impl Brain {
             .values()
             .any(|m| !m.taken && m.until.is_some_and(|t| t <= wall))
         {
-            self.replan = true;
+            self.replan();
         }
     }
 
@@ -276,7 +317,8 @@ impl Brain {
         self.read_projects();
         let projects = self.projects.clone();
         let seen = tokio::task::spawn_blocking(move || follow::sightings(&dir, &projects)).await;
-        let Ok(seen) = seen else { return };
+        // A list that cannot be read says nothing, least of all that a session is over.
+        let Ok(Some(seen)) = seen else { return };
         let now = clock::wall();
         let changed = self.registry.sight(&seen, follow::is_alive, now);
         self.changed(changed);
@@ -306,24 +348,40 @@ impl Brain {
 
     /// Reads everything anew: the store refused a change because somebody else made one first.
     pub(super) async fn resync(&mut self) {
+        self.resync_at = (!self.unsaved.is_empty()).then(|| Instant::now() + AGAIN);
+        self.resynced = Some(Instant::now());
         self.mail.clear();
         self.last_ord = i64::MIN;
         self.grown().await;
     }
 
-    /// Reads the list of enabled projects.
+    /// Tries once more to keep what has happened.
+    async fn save_again(&mut self) {
+        for changes in std::mem::take(&mut self.unsaved) {
+            self.apply_surely(changes).await;
+        }
+    }
+
+    /// Reads the list of enabled projects, and what each of them narrows.
     pub(super) fn read_projects(&mut self) {
         match self.parts.projects.list() {
-            Ok(list) if list != self.projects => {
-                self.projects = list;
-                self.replan = true;
+            Ok(list) => {
+                let config = &self.parts.config;
+                let narrowed = |p: &Project| {
+                    let file = config::read_project(&p.path, config.policy_of(p.name.as_str()));
+                    (p.name.clone(), file.policy)
+                };
+                let policies = list.iter().map(narrowed).collect();
+                if list != self.projects || policies != self.policies {
+                    (self.projects, self.policies) = (list, policies);
+                    self.replan();
+                }
             }
-            Ok(_) => {}
             Err(error) => tracing::error!(%error, "the enabled projects cannot be read"),
         }
     }
 
-    /// Makes changes durable; false if the store refused, after which everything was read anew.
+    /// Makes changes durable; false if the store refused, after which everything is read anew.
     pub(super) async fn apply(&mut self, changes: Vec<Change>) -> bool {
         if changes.is_empty() {
             return true;
@@ -331,11 +389,36 @@ impl Brain {
         match self.parts.store.apply(changes).await {
             Ok(()) => true,
             Err(error) => {
-                tracing::warn!(%error, "a change was refused; the queue is read anew");
-                Box::pin(self.resync()).await;
+                self.refused(&error);
                 false
             }
         }
+    }
+
+    /// As [`Self::apply`], for what has happened already: a store that is full or away is asked again until it takes it.
+    pub(super) async fn apply_surely(&mut self, changes: Vec<Change>) -> bool {
+        match self.parts.store.apply(changes.clone()).await {
+            Ok(()) => true,
+            Err(error) => {
+                self.refused(&error);
+                if is_away(&error) {
+                    self.unsaved.push(changes);
+                }
+                false
+            }
+        }
+    }
+
+    /// The store is right: what is known here is read anew, but not from within the reading itself.
+    fn refused(&mut self, error: &StoreError) {
+        tracing::warn!(%error, "a change was refused; the queue is read anew");
+        let now = Instant::now();
+        let at = if is_away(error) {
+            now + AGAIN
+        } else {
+            self.resynced.map_or(now, |t| now.max(t + RESYNC_GAP))
+        };
+        self.resync_at = Some(self.resync_at.map_or(at, |t| t.min(at)));
     }
 
     /// Notes what changed in the registry.
@@ -343,7 +426,8 @@ impl Brain {
         if changed == Changed::default() {
             return;
         }
-        self.replan = true;
+        self.unshown = true;
+        self.replan();
         self.forgotten.extend(changed.forgotten);
         for id in changed.sessions {
             self.touch(id);
@@ -352,13 +436,15 @@ impl Brain {
     }
 
     pub(super) fn touch(&mut self, id: SessionId) {
+        self.unshown = true;
         self.dirty.insert(id);
         self.flush_at.get_or_insert_with(|| Instant::now() + FLUSH);
     }
 
     /// Asks for a new plan of everything that waits.
     pub(super) fn replan(&mut self) {
-        self.replan = true;
+        let at = Instant::now().max(self.plan_after);
+        self.replan_at.get_or_insert(at);
     }
 
     /// Looks at transcripts soon.
@@ -370,12 +456,16 @@ impl Brain {
     pub(super) async fn flush(&mut self) {
         self.flush_at = None;
         let mut changes: Vec<Change> = Vec::new();
-        for id in std::mem::take(&mut self.forgotten) {
-            self.reported.remove(&id);
-            changes.push(Change::ForgetSession(id));
+        let (forgotten, dirty) = (
+            std::mem::take(&mut self.forgotten),
+            std::mem::take(&mut self.dirty),
+        );
+        for id in &forgotten {
+            self.reported.remove(id);
+            changes.push(Change::ForgetSession(*id));
         }
         let now = clock::wall();
-        for id in std::mem::take(&mut self.dirty) {
+        for id in dirty.iter().copied() {
             let Some(session) = self.registry.get_mut(id) else {
                 continue;
             };
@@ -395,29 +485,44 @@ impl Brain {
             }
             changes.push(Change::Session(row));
         }
-        self.apply(changes).await;
+        if !self.apply(changes).await {
+            // Told when the store takes it.
+            for id in &dirty {
+                self.reported.remove(id);
+            }
+            self.forgotten.extend(forgotten);
+            self.dirty.extend(dirty);
+            self.flush_at = Some(Instant::now() + AGAIN);
+        }
     }
 
-    fn publish(&self) {
-        let mut sessions: Vec<_> = self.registry.iter().map(|s| s.row().info()).collect();
-        sessions.sort_by_key(|s| std::cmp::Reverse(s.active_at));
-        let view = View {
-            sessions,
-            running: self.runs.running(),
-            free: self.runs.free(),
-            paused: self.paused,
-        };
+    fn publish(&mut self) {
+        let (running, free) = (self.runs.running(), self.runs.free());
         self.publisher.capacity.send_if_modified(|old| {
-            let new = *old != view.free;
-            *old = view.free;
+            let new = *old != free;
+            *old = free;
             new
         });
+        let sessions = std::mem::take(&mut self.unshown).then(|| {
+            let mut sessions: Vec<_> = self.registry.iter().map(Session::info).collect();
+            sessions.sort_by_key(|s| std::cmp::Reverse(s.active_at));
+            sessions
+        });
+        let paused = self.paused;
         self.publisher.view.send_if_modified(|old| {
-            let new = *old != view;
-            if new {
-                *old = view;
+            let before = (old.running, old.free, old.paused);
+            (old.running, old.free, old.paused) = (running, free, paused);
+            let mut new = before != (running, free, paused);
+            if let Some(sessions) = sessions.filter(|s| *s != old.sessions) {
+                old.sessions = sessions;
+                new = true;
             }
             new
         });
     }
+}
+
+/// Whether the store could not do it now, rather than that the change does not fit what it holds.
+fn is_away(error: &StoreError) -> bool {
+    error.code() != Code::Conflict
 }

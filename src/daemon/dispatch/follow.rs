@@ -146,33 +146,37 @@ impl Followed {
     }
 }
 
-/// Whether a transcript holds a nonce that went to the model.
-pub(super) async fn holds(path: &Path, nonce: ClaimId) -> bool {
+/// Whether a transcript holds a nonce that went to the model; `None` if it cannot be read.
+pub(super) async fn holds(path: &Path, nonce: ClaimId) -> Option<bool> {
     let path = path.to_owned();
     let read = tokio::task::spawn_blocking(move || {
         let nonce = nonce.to_string();
         let mut watch = transcript::Watch::new(0, [nonce.clone()]);
-        while matches!(
-            transcript::follow(&path, &mut watch, READ),
-            Ok(transcript::Reach::More)
-        ) {}
-        watch.trace(&nonce).is_some_and(|t| t.seen.is_some())
+        loop {
+            match transcript::follow(&path, &mut watch, READ) {
+                Ok(transcript::Reach::More) => {}
+                Ok(_) => break,
+                // What cannot be read proves nothing, neither way.
+                Err(_) => return None,
+            }
+        }
+        Some(watch.trace(&nonce).is_some_and(|t| t.seen.is_some()))
     });
-    // What cannot be read is no proof of non-delivery.
-    read.await.unwrap_or(true)
+    read.await.ok().flatten()
 }
 
-/// The CLI's own list of live sessions, with their projects.
-pub(super) fn sightings(claude_dir: &Path, projects: &[Project]) -> Vec<Sighting> {
+/// The CLI's own list of live sessions, with their projects; `None` if it cannot be read.
+pub(super) fn sightings(claude_dir: &Path, projects: &[Project]) -> Option<Vec<Sighting>> {
     let uid = own_uid().unwrap_or_default();
     let scan = match live_sessions(claude_dir, uid, &SystemProcesses) {
         Ok(scan) => scan,
         Err(error) => {
             tracing::warn!(%error, "the CLI's list of live sessions cannot be read");
-            return Vec::new();
+            return None;
         }
     };
-    scan.sessions
+    let sightings = scan
+        .sessions
         .into_iter()
         .filter_map(|s| {
             let enabled = projects.iter().map(|p| (&p.name, p.path.as_path()));
@@ -193,7 +197,8 @@ pub(super) fn sightings(claude_dir: &Path, projects: &[Project]) -> Vec<Sighting
                 project,
             })
         })
-        .collect()
+        .collect();
+    Some(sightings)
 }
 
 /// Whether this very process still runs.
@@ -252,11 +257,19 @@ impl Brain {
             .is_none_or(|s| s.activity == Activity::Closed && s.since.plus(SETTLE_MS) <= now);
         let rotated = session.is_some_and(|s| s.id != claim.session);
         let pending = followed.is_pending();
+        if (closed || rotated) && claim.state == ClaimState::Unconfirmed {
+            self.forget(id, now).await;
+            return;
+        }
         if behind {
             // No conclusion from a transcript that was not read to its end.
         } else if rotated {
             // The session goes on under another id and without what stood in this transcript unanswered.
+            let read = claim.transcript.is_some();
             self.sign(id, Sign::TurnBoundaryWithoutNonce).await;
+            if !read {
+                self.sign(id, Sign::ProcessGone).await;
+            }
             self.sign(id, Sign::TurnEnded).await;
         } else if closed {
             if pending {
@@ -386,7 +399,7 @@ impl Brain {
 
     /// A task that its live session never ended: the sender learns that, and the claim is closed.
     async fn give_up(&mut self, id: ClaimId, now: WallMs) {
-        let Some(mut followed) = self.claims.remove(&id) else {
+        let Some(mut followed) = self.claims.get(&id).cloned() else {
             return;
         };
         followed.claim.state = ClaimState::Done;
@@ -405,11 +418,39 @@ impl Brain {
             changes.push(Change::Report(NewReport::receipt(*envelope, receipt)));
             changes.push(Change::Finish(*envelope));
         }
-        if self.apply(changes).await {
-            for envelope in &followed.claim.envelopes {
-                self.mail.remove(envelope);
+        self.end_claim(id, &followed.claim.envelopes, changes).await;
+    }
+
+    /// A claim that nothing will ever tell about: its session is over and had no transcript. For the sender of a message it
+    /// stays `handed_over`; a task has no result.
+    async fn forget(&mut self, id: ClaimId, now: WallMs) {
+        let Some(followed) = self.claims.get(&id) else {
+            return;
+        };
+        let mut row = Followed::row(&followed.claim, None, followed.opened_at);
+        row.closed = true;
+        let mut changes = vec![Change::UpdateClaim(row)];
+        let envelopes = followed.claim.envelopes.clone();
+        for envelope in &envelopes {
+            if self.is_task(*envelope) {
+                let state = TaskState::because(TaskStatus::Failed, "no_result");
+                changes.push(report(*envelope, now, ReportBody::Status(state)));
             }
+            changes.push(Change::Finish(*envelope));
         }
+        self.end_claim(id, &envelopes, changes).await;
+    }
+
+    async fn end_claim(&mut self, id: ClaimId, envelopes: &[EnvelopeId], changes: Vec<Change>) {
+        if !self.apply(changes).await {
+            // Still open: the next look tries again.
+            return;
+        }
+        self.claims.remove(&id);
+        for envelope in envelopes {
+            self.mail.remove(envelope);
+        }
+        self.replan();
     }
 
     async fn reload_claim(&mut self, id: ClaimId) {

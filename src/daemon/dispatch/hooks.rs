@@ -15,7 +15,7 @@ use crate::claude::{
     ancestors,
 };
 use crate::daemon::clock;
-use crate::daemon::store::Change;
+use crate::daemon::store::{Change, StoreError};
 use crate::delivery::budget;
 use crate::delivery::claims::{self, Boundary, Claim, ClaimParts, Queued, SessionView, Sign};
 use crate::delivery::fence::{self, Letter};
@@ -149,7 +149,17 @@ impl Brain {
             _ => {}
         }
         let boundary = self.boundary(&input.event, session)?;
-        let claim = self.claim(session, boundary, event).await?;
+        let claim = match self.claim(session, boundary, event).await {
+            // A program of the user's was faster with one of the envelopes; the others still go.
+            Err(StoreError::NotQueued(_)) => {
+                self.resync().await;
+                self.claim(session, boundary, event).await
+            }
+            claim => claim,
+        };
+        let claim = claim
+            .inspect_err(|error| tracing::error!(%error, "mail cannot be claimed"))
+            .ok()??;
         let answer = HookAnswer {
             output: claim.1,
             ..HookAnswer::default()
@@ -159,10 +169,11 @@ impl Brain {
 
     /// The memory that a starting session is to be given.
     fn greeting(&self, event: HookName, source: &StartSource, session: SessionId) -> Option<Start> {
-        if !self.parts.config.policy.features.memory_injection {
+        let s = self.registry.resolve(session)?;
+        let project = s.project.clone()?;
+        if !self.project_config(&project).features.memory_injection {
             return None;
         }
-        let s = self.registry.resolve(session)?;
         let told = match source {
             StartSource::Resume => Some(s.told.clone()),
             StartSource::Startup
@@ -174,7 +185,7 @@ impl Brain {
         Some(Start {
             event,
             session,
-            project: s.project.clone()?,
+            project,
             told,
         })
     }
@@ -199,15 +210,17 @@ impl Brain {
         id: SessionId,
         boundary: Boundary,
         event: HookName,
-    ) -> Option<(ClaimId, Option<serde_json::Value>)> {
+    ) -> Result<Option<(ClaimId, Option<serde_json::Value>)>, StoreError> {
         if !self.mail.values().any(|m| !m.taken) {
-            return None;
+            return Ok(None);
         }
         let queue = self.waiting(id, boundary);
         if queue.is_empty() {
-            return None;
+            return Ok(None);
         }
-        let session = self.registry.resolve(id)?;
+        let Some(session) = self.registry.resolve(id) else {
+            return Ok(None);
+        };
         let view = SessionView {
             one_shot: session.one_shot(),
             own_run: session.run.is_some(),
@@ -221,20 +234,15 @@ impl Brain {
             .collect();
         let selection = claims::select(&queue, view, &open, boundary, budget::BATCH_UNITS);
         if selection.take.is_empty() {
-            return None;
+            return Ok(None);
         }
         let transcript = session.transcript.clone();
-        let mut letters = Vec::new();
-        for (envelope, _) in &selection.take {
-            match self.parts.store.envelope(*envelope).await {
-                Ok(Some(row)) => letters.extend(Letter::of(&row.envelope)),
-                Ok(None) => {}
-                Err(error) => {
-                    tracing::error!(%error, "mail cannot be read");
-                    return None;
-                }
-            }
-        }
+        let ids = selection.take.iter().map(|(id, _)| *id).collect();
+        let rows = self.parts.store.envelopes(ids).await?;
+        let letters: Vec<_> = rows
+            .iter()
+            .filter_map(|row| Letter::of(&row.envelope))
+            .collect();
         let offset = transcript
             .as_ref()
             .and_then(|p| std::fs::metadata(p).ok())
@@ -268,9 +276,7 @@ impl Brain {
                 changes.extend(reports(*envelope, None, Some(&running), now));
             }
         }
-        if !self.apply(changes).await {
-            return None;
-        }
+        self.parts.store.apply(changes).await?;
         for envelope in &claim.envelopes {
             if let Some(mail) = self.mail.get_mut(envelope) {
                 mail.taken = true;
@@ -286,20 +292,18 @@ impl Brain {
         }
         self.touch(id);
         self.follow_soon(SOON);
-        Some((claim_id, HookOutput::context(event, text).into_json()))
+        Ok(Some((
+            claim_id,
+            HookOutput::context(event, text).into_json(),
+        )))
     }
 
     /// The mail that this boundary of this session may take, in order of arrival.
     fn waiting(&self, id: SessionId, boundary: Boundary) -> Vec<Queued> {
         let now = clock::wall();
         let policy = self.policy();
-        let mut snapshots = self.snapshots();
-        if let Some(s) = snapshots.iter_mut().find(|s| s.session_id == id) {
-            // A turn's end is still the turn; a prompt begins one.
-            s.activity = Activity::Busy;
-            s.last_active = now;
-            s.owned_by_live_process = true;
-        }
+        // A turn's end is still the turn; a prompt begins one.
+        let scene = self.scene(&policy, Some((id, now)));
         let mut queue: Vec<_> = self
             .mail
             .values()
@@ -312,7 +316,7 @@ impl Brain {
                     .map(|s| self.registry.resolve(s).map(|s| s.id));
                 named.is_none_or(|s| s == Some(id))
             })
-            .filter(|m| match self.plan(&m.head, &policy, &snapshots, now) {
+            .filter(|m| match self.plan(&m.head, &policy, &scene, now) {
                 Plan::Hooks { session, at } => session == id && reaches(boundary, at),
                 Plan::Inbox { session } | Plan::Doorbell { session } => session == id,
                 _ => false,

@@ -23,12 +23,14 @@ mod recover;
 pub(crate) mod registry;
 mod run_end;
 mod runs;
+#[cfg(test)]
+mod tests;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::claude::HookName;
@@ -127,7 +129,7 @@ pub struct Dispatcher {
 
 impl Dispatcher {
     /// Reads what the store knows, stops runs that an earlier daemon left behind, and starts the actor on `tracker`; it ends
-    /// with `cancel`, after its runs were stopped.
+    /// with `cancel`, after its runs were stopped. `ended` is dropped with it, however it ends.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -135,6 +137,7 @@ impl Dispatcher {
         parts: Parts,
         tracker: &TaskTracker,
         cancel: CancellationToken,
+        ended: DropGuard,
     ) -> Result<Self, StoreError> {
         let (tx, rx) = mpsc::channel(QUEUE);
         let (view_tx, view) = watch::channel(View::default());
@@ -145,7 +148,10 @@ impl Dispatcher {
             capacity: capacity_tx,
         };
         let brain = Brain::load(parts, tx.clone(), publisher, tracker.clone()).await?;
-        tracker.spawn(brain.run(rx, cancel));
+        tracker.spawn(async move {
+            let _ended = ended;
+            brain.run(rx, cancel).await;
+        });
         Ok(Self {
             tx,
             view,

@@ -1,5 +1,7 @@
 //! What becomes of each envelope that waits: its plan, and what the plan asks for.
 
+use std::collections::BTreeMap;
+
 use super::brain::Brain;
 use crate::config;
 use crate::daemon::clock;
@@ -8,7 +10,8 @@ use crate::daemon::store::{Change, EnvelopeState, NewReport};
 use crate::delivery::planner::{self, Plan, Target};
 use crate::delivery::{Approval, Features, Policy, ProjectPolicy, SessionSnapshot};
 use crate::domain::{
-    Envelope, EnvelopeId, ProjectName, Receipt, ReportBody, Stage, TaskState, TaskStatus, WallMs,
+    Activity, Envelope, EnvelopeId, ProjectName, Receipt, ReportBody, SessionId, Stage, TaskState,
+    TaskStatus, WallMs,
 };
 
 impl Brain {
@@ -23,21 +26,18 @@ impl Brain {
                     .registry
                     .iter()
                     .filter(|s| s.project.as_ref() == Some(&p.name));
+                let own = self.project_config(&p.name);
                 let policy = ProjectPolicy {
                     last_active: mine.map(|s| s.active_at).max(),
-                    approval: approval(self.project_config(&p.name).approval),
+                    features: Some(features(own.features, config.doors.headless)),
+                    approval: approval(own.approval),
                     ..ProjectPolicy::default()
                 };
                 (p.name.clone(), policy)
             })
             .collect();
-        let f = config.policy.features;
         Policy {
-            features: Features {
-                memory_injection: f.memory_injection,
-                message_notification: f.message_notification,
-                remote_task_execution: f.remote_task_execution && config.doors.headless,
-            },
+            features: features(config.policy.features, config.doors.headless),
             projects,
             approval: approval(config.policy.approval),
             idle_threshold_ms: i64::try_from(config.idle_threshold.as_millis()).unwrap_or(i64::MAX),
@@ -50,10 +50,10 @@ impl Brain {
         }
     }
 
-    /// What the configuration says about this project.
+    /// What the user's configuration and the project's own file say about this project.
     pub(super) fn project_config(&self, name: &ProjectName) -> &config::Policy {
-        let config = &self.parts.config;
-        config.projects.get(name.as_str()).unwrap_or(&config.policy)
+        let narrowed = self.policies.get(name);
+        narrowed.unwrap_or_else(|| self.parts.config.policy_of(name.as_str()))
     }
 
     /// The enabled project of this name.
@@ -65,41 +65,46 @@ impl Brain {
         &self,
         envelope: &Envelope,
         policy: &Policy,
-        snapshots: &[SessionSnapshot],
+        scene: &Scene,
         now: WallMs,
     ) -> Plan {
-        let of_project;
         let target = match (&envelope.to.session_id, &envelope.to.project) {
             (Some(id), _) => {
                 let id = self.registry.resolve(*id).map(|s| s.id);
-                match snapshots.iter().find(|s| Some(s.session_id) == id) {
+                match id.and_then(|id| scene.sessions.get(&id)) {
                     Some(session) => Target::Session(session),
                     None => Target::Unknown,
                 }
             }
-            (None, Some(name)) => {
-                of_project = snapshots
-                    .iter()
-                    .filter(|s| s.project.as_ref() == Some(name))
-                    .cloned()
-                    .collect::<Vec<_>>();
-                Target::Project {
-                    name,
-                    sessions: &of_project,
-                }
-            }
+            (None, Some(name)) => Target::Project {
+                name,
+                sessions: scene.of_project.get(name).map_or(&[], std::slice::from_ref),
+            },
             (None, None) => Target::Device {
-                sessions: snapshots,
+                sessions: scene.of_device.as_slice(),
             },
         };
         planner::plan(envelope, target, policy, now)
     }
 
-    pub(super) fn snapshots(&self) -> Vec<SessionSnapshot> {
-        self.registry
-            .iter()
-            .map(super::registry::Session::snapshot)
-            .collect()
+    /// The sessions as they are now. `acting` is in a turn, whatever was last heard of it.
+    pub(super) fn scene(&self, policy: &Policy, acting: Option<(SessionId, WallMs)>) -> Scene {
+        let running = self.runs.sessions();
+        let snapshots = self.registry.iter().map(|s| {
+            let mut snapshot = s.snapshot();
+            if running.contains(&s.id) {
+                // Also before its first hook event tells so.
+                snapshot.own_run = true;
+                snapshot.owned_by_live_process = true;
+            }
+            if let Some((_, now)) = acting.filter(|(id, _)| *id == s.id) {
+                snapshot.activity = Activity::Busy;
+                snapshot.last_active = now;
+                snapshot.owned_by_live_process = true;
+            }
+            snapshot
+        });
+        Scene::new(snapshots, policy)
     }
 
     pub(super) async fn plan_all(&mut self) {
@@ -120,17 +125,17 @@ impl Brain {
             return;
         }
         let now = clock::wall();
-        let snapshots = self.snapshots();
         let mut changes = Vec::new();
         let mut done = Vec::new();
         let mut policy = self.policy();
+        let mut scene = self.scene(&policy, None);
         for id in ids {
             // Capacity changes with every run that starts.
             policy.capacity = self.runs.free();
             let Some(mail) = self.mail.get(&id).filter(|m| !m.taken) else {
                 continue;
             };
-            let plan = self.plan(&mail.head, &policy, &snapshots, now);
+            let plan = self.plan(&mail.head, &policy, &scene, now);
             let expires = mail.head.expires_at;
             let is_task = mail.is_task();
             let until = match &plan {
@@ -143,7 +148,11 @@ impl Brain {
                 _ => None,
             };
             let stage = plan.stage();
-            let state = plan.task_state().filter(|_| is_task);
+            // What is held no more goes back to where it was before.
+            let state = plan
+                .task_state()
+                .or_else(|| plan_waits(&plan).then(|| TaskState::new(TaskStatus::Delivered)))
+                .filter(|_| is_task);
             if let Some(mail) = self.mail.get_mut(&id) {
                 mail.until = until;
                 if reason != mail.hold && plan_waits(&plan) {
@@ -169,7 +178,11 @@ impl Brain {
                 Plan::Control => self.control(id).await,
                 Plan::Headless {
                     resume, project, ..
-                } => self.start_run(id, resume, project).await,
+                } => {
+                    self.start_run(id, resume, project).await;
+                    // The next one must not resume the same session.
+                    scene = self.scene(&policy, None);
+                }
             }
         }
         if self.apply(changes).await {
@@ -220,6 +233,56 @@ impl Brain {
             }
         }
         changes
+    }
+}
+
+/// The sessions that mail may go to, looked up once for many envelopes.
+#[derive(Debug, Default)]
+pub(super) struct Scene {
+    sessions: BTreeMap<SessionId, SessionSnapshot>,
+    /// Of each project the one session that its mail goes to.
+    of_project: BTreeMap<ProjectName, SessionSnapshot>,
+    /// The one that mail goes to that names neither session nor project.
+    of_device: Option<SessionSnapshot>,
+}
+
+impl Scene {
+    fn new(snapshots: impl Iterator<Item = SessionSnapshot>, policy: &Policy) -> Self {
+        let sessions: BTreeMap<_, _> = snapshots.map(|s| (s.session_id, s)).collect();
+        let mut groups: BTreeMap<&ProjectName, Vec<&SessionSnapshot>> = BTreeMap::new();
+        let mut reachable = Vec::new();
+        for s in sessions.values() {
+            if let Some(project) = &s.project {
+                groups.entry(project).or_default().push(s);
+            }
+            if s.project
+                .as_ref()
+                .is_none_or(|p| policy.projects.contains_key(p))
+            {
+                reachable.push(s);
+            }
+        }
+        let choose = |of: Vec<&SessionSnapshot>| {
+            planner::choose_session(of, policy.preferred_session).cloned()
+        };
+        let of_project = groups
+            .into_iter()
+            .filter_map(|(name, of)| Some((name.clone(), choose(of)?)))
+            .collect();
+        let of_device = choose(reachable);
+        Self {
+            sessions,
+            of_project,
+            of_device,
+        }
+    }
+}
+
+const fn features(configured: config::Features, headless: bool) -> Features {
+    Features {
+        memory_injection: configured.memory_injection,
+        message_notification: configured.message_notification,
+        remote_task_execution: configured.remote_task_execution && headless,
     }
 }
 

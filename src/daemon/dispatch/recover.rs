@@ -43,9 +43,9 @@ async fn changes_for(brain: &Brain, mut row: RunRow) -> Vec<Change> {
         .and_then(|s| s.transcript.clone());
     let seen = match (detail.nonce, transcript) {
         (Some(nonce), Some(path)) => follow::holds(&path, nonce).await,
-        _ => true,
+        _ => None,
     };
-    if detail.message && !seen {
+    if detail.message && seen == Some(false) {
         // Proof of non-delivery: the process is gone and its transcript never had the text.
         return vec![Change::ForgetRun(id), Change::Requeue(id)];
     }
@@ -53,13 +53,15 @@ async fn changes_for(brain: &Brain, mut row: RunRow) -> Vec<Change> {
     row.state = "interrupted".to_owned();
     let mut changes = vec![Change::UpdateRun(row)];
     let state = TaskState::because(TaskStatus::Interrupted, "daemon_died");
-    changes.extend(reports(
-        id,
-        Some(&Stage::Seen),
-        (!detail.message).then_some(&state),
-        now,
-    ));
-    changes.extend(reports(id, Some(&Stage::Done), None, now));
+    if seen == Some(true) {
+        changes.extend(reports(id, Some(&Stage::Seen), None, now));
+    }
+    if !detail.message {
+        changes.extend(reports(id, Some(&Stage::Done), Some(&state), now));
+    } else if seen == Some(true) {
+        changes.extend(reports(id, Some(&Stage::Done), None, now));
+    }
+    // A message that nothing tells about stays `handed_over` for its sender, and is not repeated.
     changes.push(Change::Finish(id));
     changes
 }
@@ -86,4 +88,6 @@ pub(super) async fn spool(brain: &mut Brain) {
             Err(error) => tracing::warn!(%error, "a spooled hook event cannot be read"),
         }
     }
+    let doubted = brain.registry.doubt_ownerless(clock::wall());
+    brain.changed(doubted);
 }

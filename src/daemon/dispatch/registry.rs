@@ -13,7 +13,7 @@ use crate::claude::{EndReason, HookEvent, HookInput, NoticeKind, StartSource};
 use crate::daemon::memory_block::Told;
 use crate::daemon::store::SessionRow;
 use crate::delivery::{Doors, SessionSnapshot};
-use crate::domain::{Activity, ProjectName, SessionId, WallMs};
+use crate::domain::{Activity, ProjectName, SessionId, SessionInfo, WallMs};
 
 /// A process that owns a session: its id and its start, in clock ticks since boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,6 +45,9 @@ pub(crate) struct Sighting {
     pub(crate) entrypoint: Option<String>,
     pub(crate) project: Option<ProjectName>,
 }
+
+/// Why a session is unknown whose process goes on under a new id.
+const CLEARED: &str = "cleared, the successor is awaited";
 
 /// What the row keeps beside its columns.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -139,6 +142,18 @@ impl Session {
             Activity::Idle | Activity::Closed => self.idle_since.or(Some(now)),
             Activity::Busy | Activity::Waiting | Activity::Unknown => None,
         };
+    }
+
+    /// The session as the hub and the user are shown it.
+    pub(crate) fn info(&self) -> SessionInfo {
+        SessionInfo {
+            session_id: self.id,
+            lineage: self.lineage.clone(),
+            project: self.project.clone(),
+            activity: self.activity,
+            reason: Some(self.reason.clone()),
+            active_at: self.active_at,
+        }
     }
 
     /// The row for the store.
@@ -330,7 +345,7 @@ impl Registry {
             HookEvent::SessionEnd {
                 reason: EndReason::Clear,
             } => {
-                session.set(Activity::Unknown, "cleared, the successor is awaited", now);
+                session.set(Activity::Unknown, CLEARED, now);
             }
             HookEvent::SessionEnd { .. } => {
                 session.set(Activity::Closed, "SessionEnd", now);
@@ -388,6 +403,20 @@ impl Registry {
         changed.sessions.push(new);
     }
 
+    /// Nothing tells what became of sessions that no known process owns: their events were heard long after.
+    pub(crate) fn doubt_ownerless(&mut self, now: WallMs) -> Changed {
+        let mut changed = Changed::default();
+        for session in self.sessions.values_mut() {
+            if session.owner.is_none()
+                && !matches!(session.activity, Activity::Closed | Activity::Unknown)
+            {
+                session.set(Activity::Unknown, "the daemon was away", now);
+                changed.sessions.push(session.id);
+            }
+        }
+        changed
+    }
+
     /// Takes the CLI's own list of live sessions in; `alive` tells whether a process still runs.
     pub(crate) fn sight(
         &mut self,
@@ -397,6 +426,17 @@ impl Registry {
     ) -> Changed {
         let mut changed = Changed::default();
         for seen in sightings {
+            if seen.project.is_none() && !self.sessions.contains_key(&seen.session) {
+                // Outside every project, and no hook of ours has spoken there: no concern of ours.
+                continue;
+            }
+            // The list may tell of a `/clear` before the successor's own event does.
+            let cleared = self.sessions.values().find(|s| {
+                s.id != seen.session && s.owner == Some(seen.owner) && s.reason == CLEARED
+            });
+            if let Some(old) = cleared.map(|s| s.id) {
+                self.succeed(old, seen.session, &mut changed);
+            }
             let session = self
                 .sessions
                 .entry(seen.session)

@@ -150,18 +150,47 @@ fn the_clis_own_registry_corrects_an_interrupted_turn_but_not_a_younger_hook() {
 #[test]
 fn a_session_that_no_hook_announced_is_known_from_the_clis_registry() {
     let mut r = Registry::default();
-    let seen = Sighting {
-        session: id(4),
+    let changed = r.sight(&[seen_in(Some("shop"), 4)], |_| true, T);
+    assert_eq!(changed.sessions, [id(4)]);
+    assert!(r.resolve(id(4)).unwrap().snapshot().is_live());
+}
+
+fn seen_in(project: Option<&str>, session: u128) -> Sighting {
+    Sighting {
+        session: id(session),
         owner: OWNER,
         activity: None,
         at: T,
         cwd: Some("/p".into()),
         entrypoint: Some("cli".into()),
-        project: None,
-    };
-    let changed = r.sight(&[seen], |_| true, T);
-    assert_eq!(changed.sessions, [id(4)]);
-    assert!(r.resolve(id(4)).unwrap().snapshot().is_live());
+        project: project.map(|p| ProjectName::new(p).unwrap()),
+    }
+}
+
+#[test]
+fn a_session_outside_every_project_is_no_concern_of_ours_until_a_hook_of_ours_speaks_there() {
+    let mut r = Registry::default();
+    let foreign = [seen_in(None, 4)];
+    assert_eq!(r.sight(&foreign, |_| true, T), Changed::default());
+    assert!(r.resolve(id(4)).is_none());
+    hear(&mut r, 4, &start("startup"), T);
+    r.sight(&foreign, |_| true, T);
+    assert_eq!(activity(&r, 4), Activity::Idle);
+}
+
+#[test]
+fn a_cleared_session_lives_on_also_when_the_clis_registry_is_faster_than_the_hook() {
+    let mut r = Registry::default();
+    hear(&mut r, 1, &start("startup"), T);
+    let cleared = json!({"hook_event_name": "SessionEnd", "reason": "clear"});
+    hear(&mut r, 1, &cleared, T);
+    r.sight(&[seen_in(Some("shop"), 2)], |_| true, T);
+    hear(&mut r, 2, &start("clear"), T);
+    let heir = r.resolve(id(1)).unwrap();
+    assert_eq!(
+        (heir.id, heir.lineage.as_slice()),
+        (id(2), [id(1)].as_slice())
+    );
 }
 
 #[test]

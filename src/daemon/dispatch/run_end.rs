@@ -77,7 +77,7 @@ impl Brain {
         }
         changes.push(Change::Finish(id));
         tracing::info!(%id, project = %active.project, status = ?state.status, "a run ended");
-        if self.apply(changes).await {
+        if self.apply_surely(changes).await {
             self.mail.remove(&id);
         }
     }
@@ -150,7 +150,7 @@ impl Brain {
             });
         }
         changes.extend(reports(id, stage.as_ref(), is_task.then_some(state), now));
-        if self.apply(changes).await
+        if self.apply_surely(changes).await
             && let Some(mail) = self.mail.get_mut(&id)
         {
             mail.taken = false;

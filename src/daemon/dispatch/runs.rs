@@ -116,7 +116,8 @@ impl Runs {
         }
     }
 
-    fn sessions(&self) -> BTreeSet<SessionId> {
+    /// The sessions in which runs of ours work.
+    pub(super) fn sessions(&self) -> BTreeSet<SessionId> {
         self.active
             .values()
             .filter_map(|a| a.row.session_id)
