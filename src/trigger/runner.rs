@@ -109,6 +109,14 @@ pub struct Ended {
 }
 
 impl Ended {
+    /// Whether the model had the prompt: it answered, called a tool, or the result counts a turn.
+    #[must_use]
+    pub fn was_answered(&self) -> bool {
+        let told = self.result.as_ref().map(|r| &r.task);
+        let turned = told.is_some_and(|r| r.num_turns.map_or(!r.is_error, |n| n > 0));
+        self.last_text.is_some() || !self.tools.is_empty() || turned
+    }
+
     /// What [`super::outcome()`] needs of it.
     #[must_use]
     pub fn observed(&self) -> Observed<'_> {

@@ -65,7 +65,7 @@ impl Brain {
         row.finished = true;
         row.state = "ended".to_owned();
         let mut changes = vec![Change::UpdateRun(row)];
-        if read {
+        if ended.as_ref().is_ok_and(Ended::was_answered) {
             changes.extend(reports(id, Some(&Stage::Seen), None, now));
         }
         if active.message {

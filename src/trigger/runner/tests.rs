@@ -162,6 +162,24 @@ async fn a_program_that_reads_nothing_and_says_nothing_has_no_result() {
 }
 
 #[tokio::test]
+async fn only_a_run_whose_model_answered_has_seen_its_prompt() {
+    let said = [
+        (String::from("exit 1"), false),
+        (
+            // No such conversation: the model was never asked.
+            r#"echo '{"type":"result","subtype":"error_during_execution","is_error":true,"num_turns":0}'; exit 1"#.into(),
+            false,
+        ),
+        (format!("{STEP}; exit 1"), true),
+        (result("done"), true),
+    ];
+    for (script, seen) in said {
+        let ended = to_end(&fake(&script).spec).await;
+        assert_eq!(ended.was_answered(), seen, "{script}");
+    }
+}
+
+#[tokio::test]
 async fn cancel_interrupts_and_waits_for_the_programs_own_end() {
     let aborted = r#"echo "{\"type\":\"result\",\"subtype\":\"error_during_execution\",\"is_error\":true,\"terminal_reason\":\"aborted_tools\"}""#;
     let f = fake(&format!(
