@@ -8,10 +8,12 @@ use serde_json::{Value, json};
 
 use super::long_running::runtime;
 use super::report::{Exit, Failure, say};
+use super::requests::data_dir_flag;
 use super::system::stop_signal;
 use super::{Global, duration_s};
 use crate::auth::crypto;
-use crate::domain::{AccountId, Trust, limits};
+use crate::delivery::fence::utc;
+use crate::domain::{AccountId, Code, Trust, WallMs, limits};
 use crate::hub::{self, AdminCall, AdminError, HubConfig, HubError, Rate, admin};
 use crate::telemetry;
 
@@ -162,10 +164,11 @@ fn show(global: &Global, call: &AdminCall, answer: &Value) -> Result<(), Failure
         AdminCall::ListTokens { .. } | AdminCall::ListDevices { .. } => {
             let lists = answer.as_object().into_iter().flat_map(|o| o.values());
             for item in lists.filter_map(Value::as_array).flatten() {
-                let fields = item.as_object().into_iter().flatten().map(|(k, v)| {
-                    let text = v.as_str().map_or_else(|| v.to_string(), str::to_owned);
-                    format!("{k}={text}")
-                });
+                let fields = item
+                    .as_object()
+                    .into_iter()
+                    .flatten()
+                    .map(|(k, v)| format!("{k}={}", field(k, v)));
                 say(fields.collect::<Vec<_>>().join("  "))?;
             }
             Ok(())
@@ -178,11 +181,25 @@ fn show(global: &Global, call: &AdminCall, answer: &Value) -> Result<(), Failure
     }
 }
 
+/// A field's value for people: times as dates, texts bare.
+fn field(key: &str, value: &Value) -> String {
+    let is_time = key.ends_with("_at") || key == "last_seen";
+    match value {
+        Value::Number(n) if is_time => n.as_i64().map_or_else(String::new, |ms| utc(WallMs(ms))),
+        Value::String(text) => text.clone(),
+        Value::Null => "-".to_owned(),
+        other => other.to_string(),
+    }
+}
+
 /// The failure of a call of the hub's owner.
 pub(super) fn failure(e: AdminError) -> Failure {
     match e {
         AdminError::Refused(problem) => {
-            let failure = Failure::of("the hub refused", &*problem);
+            let mut failure = Failure::of("the hub refused", &*problem);
+            if problem.known_code() == Some(Code::InvalidField) {
+                failure = failure.exit(Exit::Usage);
+            }
             match problem.detail {
                 Some(detail) => failure.hint(detail),
                 None => failure,
@@ -223,11 +240,27 @@ fn serve(global: &Global, args: &ServeArgs) -> Result<Exit, Failure> {
             say(json!({"hub": hub.url(), "data_dir": hub.data_dir}))?;
         } else {
             say(format_args!("hub: {}\ndata: {}", hub.url(), hub.data_dir.display()))?;
-            say("next: `remote-collab hub token create --name my-laptop --scope devices:enroll` makes a join token for `login`")?;
+            say(format_args!(
+                "next: `remote-collab hub token create --name my-laptop --scope devices:enroll{}` makes a join token for `login`",
+                data_dir_flag(&places)
+            ))?;
         }
         stop.await;
         // A second signal must not find a process that no longer listens to it: the shutdown itself is bounded.
         tokio::time::timeout(Duration::from_secs(30), hub.shutdown()).await.ok();
         Ok(Exit::Ok)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_shows_times_as_dates_and_numbers_as_they_are() {
+        assert_eq!(field("last_seen", &json!(0)), "1970-01-01T00:00:00Z");
+        assert_eq!(field("revoked_at", &Value::Null), "-");
+        assert_eq!(field("capacity", &json!(2)), "2");
+        assert_eq!(field("name", &json!("ci")), "ci");
+    }
 }

@@ -10,6 +10,7 @@ mod hub;
 mod login;
 mod long_running;
 mod report;
+mod requests;
 mod status;
 mod system;
 mod up;
@@ -166,8 +167,9 @@ impl From<ClientError> for Failure {
         };
         let failure = Self::of("the daemon could not be asked", &e).exit(exit);
         match e {
-            ClientError::NotRunning { .. } => failure
-                .hint("start it with `remote-collab daemon run`, or hub and daemon with `remote-collab up`"),
+            ClientError::NotRunning { .. } => failure.hint(
+                "`remote-collab daemon run` starts it, `remote-collab up` starts it with a hub of its own",
+            ),
             ClientError::Refused(p) => match p.detail {
                 Some(detail) => failure.hint(detail),
                 None => failure,

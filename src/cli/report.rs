@@ -45,13 +45,13 @@ impl Failure {
         }
     }
 
-    /// The failure of `what`, with the error and its sources as causes.
+    /// The failure of `what`, with the error and its sources as causes; a source that the error before it quotes is left out.
     pub fn of(what: impl Into<String>, error: &dyn std::error::Error) -> Self {
         let mut failure = Self::new(what);
         let mut next = Some(error);
         while let Some(e) = next {
             let text = e.to_string();
-            if failure.causes.last() != Some(&text) {
+            if failure.causes.last().is_none_or(|c| !c.contains(&text)) {
                 failure.causes.push(text);
             }
             next = e.source();
@@ -134,6 +134,20 @@ pub(crate) fn colour_out() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cause_that_is_quoted_already_is_not_told_twice() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("cannot listen: {source}")]
+        struct Outer {
+            source: std::io::Error,
+        }
+        let outer = Outer {
+            source: std::io::Error::other("address in use"),
+        };
+        let failure = Failure::of("the hub did not start", &outer);
+        assert_eq!(failure.causes, ["cannot listen: address in use"]);
+    }
 
     #[test]
     fn a_failure_reads_as_error_causes_and_hint() {

@@ -1,11 +1,11 @@
 //! `up`: hub and daemon in one process on loopback, ready to be tried.
 //!
 //! The first start makes keys, enrols this machine and writes a producer token (trust `run`) to a 0600 file; later starts
-//! use what is there. The printed `curl` reads the token from that file, so that it is in no history and no process list.
+//! use what is there.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::hub::{failure as admin_failure, start_failure};
 use super::long_running::{listen_flags, load_config, runtime, start};
 use super::report::{Exit, Failure, colour_out, say};
+use super::requests::{data_dir_flag, own_name, requests};
 use super::system::stop_signal;
 use super::{Global, login::host_name};
 use crate::auth::{Token, crypto};
@@ -21,11 +22,11 @@ use crate::daemon::assembly::Whole;
 use crate::daemon::clock::wall;
 use crate::daemon::credentials::Credentials;
 use crate::daemon::http::HubHttp;
-use crate::daemon::projects::Projects;
+use crate::daemon::projects::{Project, Projects};
 use crate::daemon::store::EnvelopeState;
 use crate::daemon::tls;
 use crate::domain::{AccountId, Trust, WallMs};
-use crate::hub::{self, AdminCall, HubConfig, HubHandle};
+use crate::hub::{self, AdminCall, HubConfig, HubError, HubHandle};
 use crate::local::{Places, write_private};
 use crate::telemetry;
 
@@ -72,9 +73,11 @@ pub(super) fn run(global: &Global, args: &UpArgs) -> Result<Exit, Failure> {
             ..HubConfig::local(places.root())
         })
         .await
-        .map_err(|e| {
-            start_failure(&e)
-                .hint("another hub on that port? `--hub-listen 127.0.0.1:0` picks a free one")
+        .map_err(|e| match &e {
+            HubError::Bind { .. } => {
+                start_failure(&e).hint("`--hub-listen 127.0.0.1:0` picks a free port")
+            }
+            _ => start_failure(&e),
         })?;
         let url: HubUrl = hub
             .url()
@@ -97,7 +100,8 @@ pub(super) fn run(global: &Global, args: &UpArgs) -> Result<Exit, Failure> {
         };
         tell_ready(global, &places, &hub, &token, &daemon)?;
         let ended = {
-            let watching = watch(global, &daemon);
+            let address = hub.url();
+            let watching = watch(global, &places, &address, &daemon);
             tokio::pin!(watching);
             tokio::pin!(stop);
             tokio::select! {
@@ -229,95 +233,70 @@ fn tell_ready(
             claude.problem.as_deref().unwrap_or("not on PATH")
         ))?,
     }
-    let projects = Projects::new(places.daemon()).list().unwrap_or_default();
-    let project = match projects.first() {
-        Some(p) => {
-            for p in &projects {
-                say(format_args!("project {} {}", p.name, p.path.display()))?;
-            }
-            p.name.to_string()
-        }
-        None => {
-            say(format_args!(
-                "project none yet: in a project's folder run  {} enable{}",
-                own_name(),
-                data_dir_flag(places)
-            ))?;
-            "PROJECT".to_owned()
-        }
-    };
-    say("\nA task (runs Claude Code in the project):")?;
-    say(curl(
-        &hub.url(),
-        "tasks",
-        &file,
-        &json!({"project": project, "task": "Say hello and list the files here."}),
-    ))?;
-    say("\nA message (shows up at the next prompt of the project's open session):")?;
-    say(curl(
-        &hub.url(),
-        "messages",
-        &file,
-        &json!({"project": project, "content": "The build is green."}),
-    ))?;
-    say("\nThe answer to the first gives an id:")?;
-    say(format_args!(
-        "  curl -sS -H \"Authorization: Bearer $(cat {})\" {}/tasks/ID\n",
-        shell_word(&file),
-        hub.url()
-    ))
-}
-
-fn curl(hub: &str, path: &str, token: &Path, body: &Value) -> String {
-    let body = body.to_string().replace('\'', "'\\''");
-    format!(
-        "  curl -sS {hub}/{path} -H \"Authorization: Bearer $(cat {})\" -H 'Content-Type: application/json' -d '{body}'",
-        shell_word(token)
-    )
-}
-
-/// A path as one word of a shell, also within double quotes' `$(…)`.
-fn shell_word(path: &Path) -> String {
-    let text = path.to_string_lossy();
-    if text
-        .chars()
-        .all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c))
-    {
-        return text.into_owned();
+    let projects = projects(places)?;
+    for p in &projects {
+        say(format_args!("project {} {}", p.name, p.path.display()))?;
     }
-    format!("'{}'", text.replace('\'', "'\\''"))
+    if projects.is_empty() {
+        say(format_args!(
+            "project none yet: in a project's folder run  {} enable{}",
+            own_name(),
+            data_dir_flag(places)
+        ))?;
+    }
+    let first = projects.first().map(|p| p.name.to_string());
+    say(requests(&hub.url(), &file, first.as_deref()))
 }
 
-fn own_name() -> String {
-    let own: Option<PathBuf> = std::env::args_os().next().map(PathBuf::from);
-    own.map_or_else(
-        || "remote-collab".to_owned(),
-        |p| {
-            let full = p.canonicalize().unwrap_or(p);
-            shell_word(&full)
-        },
-    )
+fn projects(places: &Places) -> Result<Vec<Project>, Failure> {
+    Projects::new(places.daemon())
+        .list()
+        .map_err(|e| Failure::of("the list of projects cannot be read", &e))
 }
 
-/// The flag that names this installation, unless it is the default one.
-fn data_dir_flag(places: &Places) -> String {
-    let default = Places::resolve(None, &|name| match name {
-        "REMOTE_COLLAB_DATA_DIR" => None,
-        other => crate::local::process_env(other),
-    });
-    match default {
-        Ok(default) if default.root() == places.root() => String::new(),
-        _ => format!(" --data-dir {}", shell_word(places.root())),
+/// Tells which projects came and went since `known`, and with the first one the requests for it.
+fn tell_projects(
+    places: &Places,
+    hub: &str,
+    known: &mut Option<Vec<Project>>,
+) -> Result<(), Failure> {
+    let now = projects(places)?;
+    let Some(before) = known.replace(now.clone()) else {
+        return Ok(());
+    };
+    let at = time_of_day(wall());
+    for p in now.iter().filter(|p| !before.contains(p)) {
+        say(format_args!(
+            "{at}  project {}  enabled  {}",
+            p.name,
+            p.path.display()
+        ))?;
+    }
+    for p in before.iter().filter(|p| !now.contains(p)) {
+        say(format_args!("{at}  project {}  disabled", p.name))?;
+    }
+    match now.first() {
+        Some(p) if before.is_empty() => {
+            let name = p.name.to_string();
+            say(requests(hub, &places.root().join(TOKEN_FILE), Some(&name)))
+        }
+        _ => Ok(()),
     }
 }
 
 /// Shows what happens until the daemon ends by itself.
-async fn watch(global: &Global, daemon: &Whole) -> Result<Exit, Failure> {
+async fn watch(
+    global: &Global,
+    places: &Places,
+    hub: &str,
+    daemon: &Whole,
+) -> Result<Exit, Failure> {
     let mut link = daemon.handle.link().status();
     let mut view = daemon.dispatcher.view();
     let mut news = daemon.handle.store().version();
     let mut shown: BTreeMap<String, String> = BTreeMap::new();
     let mut state = "";
+    let mut known = None;
     let colour = colour_out();
     loop {
         if !global.json {
@@ -341,6 +320,7 @@ async fn watch(global: &Global, daemon: &Whole) -> Result<Exit, Failure> {
                 tell(&mut shown, &format!("s{}", s.session_id), line)?;
             }
             news.mark_unchanged();
+            tell_projects(places, hub, &mut known)?;
             let rows = daemon
                 .recent(RECENT)
                 .await
@@ -402,18 +382,6 @@ fn time_of_day(at: WallMs) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_pasted_curl_quotes_what_a_shell_would_read() {
-        let line = curl(
-            "http://h",
-            "tasks",
-            Path::new("/a b/t"),
-            &json!({"task": "don't"}),
-        );
-        assert!(line.contains("$(cat '/a b/t')"), "{line}");
-        assert!(line.contains(r#"don'\''t"#), "{line}");
-    }
 
     #[test]
     fn a_token_of_another_hub_is_not_used() {

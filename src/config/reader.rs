@@ -89,7 +89,7 @@ impl Reader {
             .collect();
         for (key, source) in unknown {
             let hint = nearest(&key).map_or_else(
-                || "remove it; `remote-collab config show` lists the keys".to_owned(),
+                || "remove it; the README lists the keys".to_owned(),
                 |near| format!("perhaps `{near}` was meant"),
             );
             self.problems.push(Problem {

@@ -30,7 +30,7 @@ const MAX_ANSWER: usize = 4 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
     /// This device has no hub yet.
-    #[error("this device is not enrolled at a hub; run `remote-collab login URL`")]
+    #[error("this device is not enrolled at a hub; see `remote-collab login --help`")]
     NotEnrolled,
     /// The device's files.
     #[error(transparent)]

@@ -19,9 +19,7 @@ const MAX_HEAD: usize = 16 << 10;
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Nobody listens.
-    #[error(
-        "the daemon is not running ({socket}: {source}); start it with `remote-collab daemon run`"
-    )]
+    #[error("the daemon is not running ({socket}: {source})")]
     NotRunning {
         /// Where it was looked for.
         socket: PathBuf,

@@ -245,3 +245,35 @@ async fn up_ends_cleanly_and_starts_again_with_its_token_and_its_mail() {
         assert_eq!(sockets(&machine), Vec::<PathBuf>::new());
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_up_on_the_same_folder_is_told_of_the_folder_not_of_a_port() {
+    let machine = Machine::new();
+    let args = [
+        "up",
+        "--hub-listen",
+        "127.0.0.1:0",
+        "--local-listen",
+        "127.0.0.1:0",
+    ];
+    let up = machine.spawn(&args).await;
+    let second = machine.run(&args, "").await;
+    assert_eq!(second.code, Some(1), "{second:?}");
+    assert!(second.err.contains("another hub"), "{second:?}");
+    assert!(!second.err.contains("--hub-listen"), "{second:?}");
+    assert!(up.terminate().await.success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_daemon_a_command_says_so_once_and_ends_with_three() {
+    let machine = Machine::new();
+    let ran = machine.run(&["status"], "").await;
+    assert_eq!(ran.code, Some(3), "{ran:?}");
+    assert_eq!(ran.out, "");
+    assert_eq!(ran.err.matches("is not running").count(), 1, "{ran:?}");
+    assert_eq!(
+        ran.err.matches("remote-collab daemon run").count(),
+        1,
+        "{ran:?}"
+    );
+}

@@ -367,7 +367,7 @@ impl Shell {
         let name = state.as_str();
         match cause {
             Some(Cause::Fatal { code, message }) => {
-                tracing::error!(state = name, %code, %message, "the link is down for good");
+                tracing::error!(state = name, %code, %message, "the link is down until somebody acts");
             }
             Some(Cause::Lost { detail }) => tracing::warn!(state = name, %detail, "the link"),
             Some(cause) => tracing::info!(state = name, ?cause, "the link"),

@@ -129,12 +129,14 @@ fn explain(cause: Option<&Cause>) -> (Option<String>, Option<String>, Option<Str
 /// What helps against a refusal.
 fn advice(code: Option<Code>) -> Option<String> {
     let text = match code? {
-        Code::TokenMissing => "run `remote-collab login URL`",
+        Code::TokenMissing => {
+            "enrol it with a join token of the hub: `remote-collab login URL --token-stdin < FILE`"
+        }
         Code::TokenInvalid | Code::TokenExpired | Code::TokenRevoked | Code::TokenUsed => {
-            "run `remote-collab login URL` to enrol this device anew"
+            "enrol this device anew: `remote-collab login URL --token-stdin < FILE`"
         }
         Code::DeviceRevoked => {
-            "the device was revoked at the hub; run `remote-collab login URL` to enrol it anew, the local queue is kept"
+            "the device was revoked at the hub; `remote-collab login URL --token-stdin < FILE` enrols it anew, the local queue is kept"
         }
         Code::KeyHeldElsewhere => "stop the other daemon, then run `remote-collab connect` here",
         Code::Superseded => {

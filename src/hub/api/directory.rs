@@ -56,8 +56,9 @@ pub(crate) async fn revoke_device(hub: &Hub, account: &AccountId, id: &str) -> A
         .filter(|d| d.account == *account)
         .ok_or_else(|| {
             let shown: String = id.chars().take(100).collect();
-            ApiError::new(Code::NotFound, format!("unknown device `{shown}`"))
-                .hint("GET /devices lists those that are enrolled")
+            ApiError::new(Code::NotFound, format!("unknown device `{shown}`")).hint(
+                "GET /devices, or `remote-collab hub devices list`, shows those that are enrolled",
+            )
         })?;
     hub.revoke(&device).await?;
     Ok(())
