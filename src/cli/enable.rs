@@ -15,6 +15,7 @@ use super::{Global, daemon_client};
 use crate::claude::headless::ENV_RUN;
 use crate::claude::settings::{self, Applied, CliVersion, Edit, Spec};
 use crate::claude::{SystemProcesses, ancestors, config_dir};
+use crate::config::read_project;
 use crate::daemon::clock;
 use crate::daemon::projects::Projects;
 use crate::domain::ProjectName;
@@ -42,7 +43,10 @@ pub(super) struct EnableArgs {
     /// Which settings file the hooks stand in
     #[arg(long, value_enum, default_value = "local")]
     scope: Scope,
-    /// The project's name [default: the git remote, else the folder's name]
+    /// Touch no settings: the plugin brings the hooks
+    #[arg(long, conflicts_with_all = ["scope", "dry_run"])]
+    no_hooks: bool,
+    /// The project's name [default: what its `.claude/remote-collab.json` says, else the git remote, else the folder's name]
     #[arg(long)]
     name: Option<ProjectName>,
     /// Show what would change, and change nothing
@@ -184,22 +188,33 @@ pub(super) fn enable(global: &Global, args: &EnableArgs) -> Result<Exit, Failure
     refuse_claude()?;
     let places = global.places()?;
     let dir = folder(args.dir.as_deref())?;
-    let file = settings_file(args.scope, &dir)?;
     let loaded = load_config(&[])?;
-    let version = find_claude(&loaded)
-        .version
-        .as_deref()
-        .and_then(CliVersion::parse);
-    let spec = Spec::new(&own_program()?, places.root(), version, None)
-        .map_err(|e| Failure::of("the hooks cannot be written", &e))?;
-    let applied = edit(&file, &places, args.dry_run, |text| {
-        settings::enable(text, &spec)
-    })?;
-    let Some(applied) = applied else {
-        return Ok(Exit::Ok);
+    let applied = if args.no_hooks {
+        places.create_daemon_dirs().map_err(|e| {
+            Failure::of(format!("`{}` cannot be used", places.root().display()), &e)
+        })?;
+        None
+    } else {
+        let version = find_claude(&loaded)
+            .version
+            .as_deref()
+            .and_then(CliVersion::parse);
+        let spec = Spec::new(&own_program()?, places.root(), version, None)
+            .map_err(|e| Failure::of("the hooks cannot be written", &e))?;
+        let file = settings_file(args.scope, &dir)?;
+        edit(&file, &places, args.dry_run, |text| {
+            settings::enable(text, &spec)
+        })?
     };
+    if args.dry_run {
+        return Ok(Exit::Ok);
+    }
+    let wanted = args
+        .name
+        .clone()
+        .or_else(|| read_project(&dir, &loaded.policy).name);
     let (project, _) = Projects::new(places.daemon())
-        .enable(&dir, args.name.clone(), clock::wall())
+        .enable(&dir, wanted, clock::wall())
         .map_err(|e| Failure::of(format!("`{}` was not enabled", dir.display()), &e))?;
     let told = tell(
         &places,
@@ -208,8 +223,10 @@ pub(super) fn enable(global: &Global, args: &EnableArgs) -> Result<Exit, Failure
     )?;
     if global.json {
         say(json!({
-            "project": project.name, "path": project.path, "settings": applied.path,
-            "changed": applied.edit != Edit::Unchanged, "backup": applied.backup, "hub": told,
+            "project": project.name, "path": project.path, "hub": told,
+            "settings": applied.as_ref().map(|a| &a.path),
+            "changed": applied.as_ref().is_some_and(|a| a.edit != Edit::Unchanged),
+            "backup": applied.as_ref().and_then(|a| a.backup.as_ref()),
         }))?;
         return Ok(Exit::Ok);
     }
@@ -218,21 +235,13 @@ pub(super) fn enable(global: &Global, args: &EnableArgs) -> Result<Exit, Failure
         project.name,
         project.path.display()
     ))?;
-    say(format_args!("hooks: {}", applied.path.display()))?;
-    if let Some(backup) = &applied.backup {
-        say(format_args!("backup: {}", backup.display()))?;
+    if let Some(name) = args.name.as_ref().filter(|n| **n != project.name) {
+        say(format_args!(
+            "warning: it was enabled before and keeps its name; to call it `{name}`, disable it first"
+        ))?;
     }
-    if args.scope == Scope::Project {
-        say(
-            "warning: this file is shared with others, but the hooks name paths of this machine; `--scope local` avoids that",
-        )?;
-    }
-    if let Edit::Write(text) = &applied.edit
-        && !settings::loads(text)
-    {
-        say(
-            "warning: Claude Code ignores a settings file with comments or trailing commas; take them out, or the hooks stay silent",
-        )?;
+    if let Some(applied) = &applied {
+        say_settings(args.scope, applied)?;
     }
     say(match told.as_str() {
         "known" => "the hub knows the project",
@@ -240,6 +249,25 @@ pub(super) fn enable(global: &Global, args: &EnableArgs) -> Result<Exit, Failure
         _ => "the hub does not know the project yet; the daemon will tell it when it is connected",
     })?;
     Ok(Exit::Ok)
+}
+
+/// Tells where the hooks stand now, and what is doubtful about that.
+fn say_settings(scope: Scope, applied: &Applied) -> Result<(), Failure> {
+    say(format_args!("hooks: {}", applied.path.display()))?;
+    if let Some(backup) = &applied.backup {
+        say(format_args!("backup: {}", backup.display()))?;
+    }
+    if scope == Scope::Project {
+        say(
+            "warning: this file is shared with others, but the hooks name paths of this machine; `--scope local` avoids that",
+        )?;
+    }
+    match &applied.edit {
+        Edit::Write(text) if !settings::loads(text) => say(
+            "warning: Claude Code ignores a settings file with comments or trailing commas; take them out, or the hooks stay silent",
+        ),
+        _ => Ok(()),
+    }
 }
 
 pub(super) fn disable(global: &Global, args: &DisableArgs) -> Result<Exit, Failure> {

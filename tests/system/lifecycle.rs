@@ -265,6 +265,31 @@ async fn a_second_up_on_the_same_folder_is_told_of_the_folder_not_of_a_port() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_folder_is_enabled_without_touching_its_settings_and_keeps_the_name_it_got() {
+    let machine = Machine::new();
+    let folder = machine.root().join("shop");
+    std::fs::create_dir(&folder).unwrap();
+    let dir = folder.to_str().unwrap();
+
+    let out = machine.run(&["enable", "--no-hooks", dir], "").await.ok();
+    assert!(out.contains("enabled `shop`"), "{out}");
+    assert!(!folder.join(".claude").exists());
+    let again = machine
+        .run(&["enable", "--no-hooks", "--name", "other", dir], "")
+        .await
+        .ok();
+    assert!(again.contains("enabled `shop`"), "{again}");
+    assert!(
+        again.contains("warning") && again.contains("`other`"),
+        "{again}"
+    );
+    let both = ["enable", "--no-hooks", "--scope", "user", dir];
+    assert_eq!(machine.run(&both, "").await.code, Some(2));
+    let out = machine.run(&["disable", dir], "").await.ok();
+    assert!(out.contains("disabled `shop`"), "{out}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn without_a_daemon_a_command_says_so_once_and_ends_with_three() {
     let machine = Machine::new();
     let ran = machine.run(&["status"], "").await;
@@ -276,4 +301,16 @@ async fn without_a_daemon_a_command_says_so_once_and_ends_with_three() {
         1,
         "{ran:?}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_project_names_itself_in_its_own_file() {
+    let machine = Machine::new();
+    let folder = machine.root().join("checkout-2");
+    std::fs::create_dir_all(folder.join(".claude")).unwrap();
+    let file = folder.join(".claude/remote-collab.json");
+    std::fs::write(file, r#"{"name": "shop"}"#).unwrap();
+    let dir = folder.to_str().unwrap();
+    let out = machine.run(&["enable", dir], "").await.ok();
+    assert!(out.contains("enabled `shop`"), "{out}");
 }
