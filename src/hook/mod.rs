@@ -13,6 +13,7 @@
 //!
 //! No tokio, TLS, SQLite or tracing on this path: a hook must cost little more than starting a process.
 
+mod input;
 mod spool;
 
 use std::ffi::OsString;
@@ -90,7 +91,7 @@ pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
     panic::set_hook(Box::new(|_| {}));
     let flags = Flags::parse(args);
     let outcome =
-        panic::catch_unwind(|| run(io::stdin().lock(), &flags, &process_env)).unwrap_or_default();
+        panic::catch_unwind(|| run(input::Stdin::new(), &flags, &process_env)).unwrap_or_default();
     // A closed pipe means that the CLI no longer listens.
     drop(io::stdout().lock().write_all(&outcome.stdout));
     drop(io::stdout().lock().flush());
