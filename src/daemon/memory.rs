@@ -106,6 +106,11 @@ impl MemorySource {
                 .await
                 .unwrap_or_else(|_| Err("the hub did not answer in time".to_owned())),
         };
+        let asked = asked.and_then(|(memory, index)| {
+            let ours = is_ours(&memory) && is_ours(&index);
+            ours.then_some((memory, index))
+                .ok_or_else(|| "what answered for the hub sent something else".to_owned())
+        });
         match asked {
             Ok((memory, index)) => {
                 let copy = Copy {
@@ -173,6 +178,12 @@ impl MemorySource {
     }
 }
 
+/// Whether a document is a memory, an index, or none; anything else must not replace a good copy.
+fn is_ours(document: &Value) -> bool {
+    const KEYS: [&str; 5] = ["summary", "context", "files", "symbols", "recent_changes"];
+    document.is_null() || KEYS.iter().any(|key| document.get(key).is_some())
+}
+
 fn digest(text: &str) -> String {
     crypto::sha256(text.as_bytes())
         .iter()
@@ -204,6 +215,7 @@ mod tests {
     #[derive(Debug, Default)]
     struct Hub {
         down: AtomicBool,
+        garbage: AtomicBool,
     }
 
     impl AskHub for Hub {
@@ -214,10 +226,29 @@ mod tests {
         ) -> futures::future::BoxFuture<'_, Result<(Value, Value), String>> {
             let answer = if self.down.load(Ordering::Relaxed) {
                 Err("down".to_owned())
+            } else if self.garbage.load(Ordering::Relaxed) {
+                Ok((json!({"portal": "please log in"}), json!(["x"])))
             } else {
                 Ok((json!({"summary": "a shop", "context": []}), Value::Null))
             };
             async move { answer }.boxed()
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_no_memory_does_not_replace_the_last_good_copy() {
+        let dir = tempfile::tempdir().unwrap();
+        let hub = Arc::new(Hub::default());
+        let (project, session) = (ProjectName::new("p").unwrap(), SessionId::from_u128(1));
+        let source = MemorySource::new(Some(Arc::clone(&hub) as _), dir.path().join("m"), || {
+            WallMs(0)
+        });
+        source.knowledge(session, &project).await;
+        hub.garbage.store(true, Ordering::Relaxed);
+        for _ in 0..2 {
+            let known = source.knowledge(session, &project).await;
+            let kept = known.block(None, 2_000).unwrap();
+            assert!(kept.text.contains("a shop") && kept.text.contains("last good copy"));
         }
     }
 
