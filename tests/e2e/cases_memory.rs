@@ -103,3 +103,30 @@ async fn a_hub_that_hangs_costs_a_session_nothing_but_fresh_memory() {
     assert_eq!(bed.api.count_in_context(id, &summary), 1);
     bed.start_hub().await;
 }
+
+#[tokio::test]
+async fn hooks_in_two_settings_files_tell_memory_and_mail_once() {
+    let bed = Bed::start(json!({})).await;
+    let folder = bed.home.project("shop");
+    let dir = folder.to_str().expect("UTF-8");
+    // Files that differ make entries that differ, which the CLI runs each.
+    let hook = json!({"type": "command", "command": "true"});
+    let others = json!({"hooks": {"SessionStart": [{"hooks": [hook]}], "UserPromptSubmit": [{"hooks": [hook]}]}});
+    bed.home.settings(&others);
+    for scope in ["local", "user", "project"] {
+        let args = ["enable", "--scope", scope, dir];
+        bed.run(&bed.daemon_dir(), &args, "").await;
+    }
+    let (summary, mail) = (marker("summary"), marker("mail"));
+    remember(&bed, &summary).await;
+    let session = Interactive::start(&bed.home, &folder, &[]).await;
+    let body = json!({"project": "shop", "content": mail});
+    let id = bed.post("/messages", &body).await;
+    bed.receipt(&id, "on_device").await;
+    session.ask(&bed.api, "what is new?").await;
+    bed.receipt(&id, "done").await;
+    for marker in [&summary, &mail] {
+        assert_eq!(bed.api.count_in_context(&session.session_id(), marker), 1);
+    }
+    assert_eq!(session.exit().await, 0);
+}

@@ -168,10 +168,18 @@ impl Brain {
     }
 
     /// The memory that a starting session is to be given.
-    fn greeting(&self, event: HookName, source: &StartSource, session: SessionId) -> Option<Start> {
-        let s = self.registry.resolve(session)?;
-        let project = s.project.clone()?;
+    fn greeting(
+        &mut self,
+        event: HookName,
+        source: &StartSource,
+        session: SessionId,
+    ) -> Option<Start> {
+        let project = self.registry.resolve(session)?.project.clone()?;
         if !self.project_config(&project).features.memory_injection {
+            return None;
+        }
+        let s = self.registry.get_mut(session)?;
+        if !s.is_new_start(clock::wall()) {
             return None;
         }
         let told = match source {

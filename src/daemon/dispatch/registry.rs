@@ -15,6 +15,9 @@ use crate::daemon::store::SessionRow;
 use crate::delivery::{Doors, SessionSnapshot};
 use crate::domain::{Activity, ProjectName, SessionId, SessionInfo, WallMs};
 
+/// Reports of a start by one process within this time, without an end or a compaction between them, are of one start, ms.
+const SAME_START_MS: i64 = 5_000;
+
 /// A process that owns a session: its id and its start, in clock ticks since boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Owner {
@@ -84,6 +87,8 @@ pub(crate) struct Session {
     pub(crate) continuations: u32,
     /// What of the memory it was told.
     pub(crate) told: Told,
+    /// When its last start was heard of, and from which process; not stored.
+    started: Option<(Owner, WallMs)>,
 }
 
 impl Session {
@@ -106,6 +111,7 @@ impl Session {
             run: None,
             continuations: 0,
             told: Told::new(),
+            started: None,
         }
     }
 
@@ -154,6 +160,19 @@ impl Session {
             reason: Some(self.reason.clone()),
             active_at: self.active_at,
         }
+    }
+
+    /// Whether this start was not heard of before, to be asked once for each report of a start: with hooks in several
+    /// settings files the CLI reports it several times.
+    pub(crate) fn is_new_start(&mut self, now: WallMs) -> bool {
+        let Some(owner) = self.owner else { return true };
+        let again = self.started.is_some_and(|(who, at)| {
+            who == owner && now.0.saturating_sub(at.0).abs() < SAME_START_MS
+        });
+        if !again {
+            self.started = Some((owner, now));
+        }
+        !again
     }
 
     /// The row for the store.
@@ -209,6 +228,7 @@ impl Session {
                 .told_memory
                 .and_then(|t| serde_json::from_str(&t).ok())
                 .unwrap_or_default(),
+            started: None,
         }
     }
 }
@@ -299,6 +319,9 @@ impl Registry {
             session
                 .messaging_socket
                 .clone_from(&origin.messaging_socket);
+        }
+        if let HookEvent::PreCompact { .. } | HookEvent::SessionEnd { .. } = &input.event {
+            session.started = None;
         }
         match &input.event {
             HookEvent::SessionStart { source, .. } => match source {

@@ -64,6 +64,35 @@ fn hook_events_tell_what_a_session_does() {
 }
 
 #[test]
+fn a_start_that_several_hooks_report_is_one_start() {
+    let mut r = Registry::default();
+    let mut is_new = |source: &str, at: i64| {
+        hear(&mut r, 1, &start(source), T.plus(at));
+        r.get_mut(id(1)).unwrap().is_new_start(T.plus(at))
+    };
+    assert_eq!(
+        [
+            ("startup", 0),
+            ("startup", 900),
+            ("startup", 4_999),
+            ("compact", 5_000)
+        ]
+        .map(|(source, at)| is_new(source, at)),
+        [true, false, false, true]
+    );
+    for event in [
+        json!({"hook_event_name": "PreCompact", "trigger": "manual"}),
+        json!({"hook_event_name": "SessionEnd", "reason": "other"}),
+    ] {
+        hear(&mut r, 1, &event, T.plus(5_100));
+        hear(&mut r, 1, &start("compact"), T.plus(5_200));
+        let session = r.get_mut(id(1)).unwrap();
+        assert!(session.is_new_start(T.plus(5_200)), "{event}");
+        assert!(!session.is_new_start(T.plus(5_201)), "{event}");
+    }
+}
+
+#[test]
 fn mail_for_a_cleared_session_reaches_its_successor() {
     let mut r = Registry::default();
     hear(&mut r, 1, &start("startup"), T);
