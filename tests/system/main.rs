@@ -10,6 +10,7 @@ mod daemon_link;
 mod daemon_local;
 mod daemon_run;
 mod fake_hub;
+mod hook_command;
 mod hub_auth;
 mod hub_http;
 mod hub_kill;
@@ -22,6 +23,7 @@ mod lifecycle;
 mod link_abuse;
 #[cfg(target_os = "linux")]
 mod no_secrets;
+mod settings_file;
 #[cfg(target_os = "linux")]
 mod soak;
 #[cfg(target_os = "linux")]
