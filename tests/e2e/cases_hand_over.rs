@@ -243,3 +243,22 @@ async fn a_result_made_while_the_hub_is_away_outlives_the_daemon_and_comes_once(
         .count();
     assert_eq!(runs, 1, "one execution");
 }
+
+#[tokio::test]
+async fn a_task_in_a_live_session_has_its_result_also_when_the_stop_hook_was_lost() {
+    let bed = Bed::start(json!({})).await;
+    let folder = bed.home.project("shop");
+    bed.enable(&folder).await;
+    // As a hook that came too late on a loaded machine.
+    wrap(&folder, bed.home.path(), "Stop", "exit 0");
+    let session = Interactive::start(&bed.home, &folder, &[]).await;
+    session.ask(&bed.api, "hello").await;
+    let id = session.session_id();
+    let body = json!({"session_id": id, "task": "say done"});
+    let task = bed.post("/tasks", &body).await;
+    bed.task(&task, "delivered").await;
+    session.ask(&bed.api, "anything? [[say:I did it.]]").await;
+    let done = bed.task(&task, "completed").await;
+    assert_eq!(done["result"]["text"], "I did it.");
+    assert_eq!(session.exit().await, 0);
+}

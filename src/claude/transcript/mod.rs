@@ -137,6 +137,7 @@ pub struct Watch {
     ends: Marks,
     prompts: Marks,
     skipped: u64,
+    answer: Option<(u64, String)>,
 }
 
 impl Watch {
@@ -152,6 +153,7 @@ impl Watch {
             ends: Marks::default(),
             prompts: Marks::default(),
             skipped: 0,
+            answer: None,
         }
     }
 
@@ -191,6 +193,14 @@ impl Watch {
     pub fn ended_after(&self, nonce: &str) -> bool {
         let seen = self.trace(nonce).and_then(|t| t.seen.as_ref());
         matches!((seen, self.ends.last), (Some(seen), Some(end)) if end > seen.at)
+    }
+
+    /// The last answer that ended a turn after this nonce was seen.
+    #[must_use]
+    pub fn answer_after(&self, nonce: &str) -> Option<&str> {
+        let seen = self.trace(nonce)?.seen.as_ref()?;
+        let (end, text) = self.answer.as_ref()?;
+        (*end > seen.at).then_some(text)
     }
 
     /// Takes one line; `None` for one that was too long to be read. `end` is where it ends, its line break included.
@@ -239,6 +249,11 @@ impl Watch {
         }
         if entry.ends_turn() {
             self.ends.add(end);
+            if entry.kind == "assistant"
+                && let Some(text) = entry.texts().pop()
+            {
+                self.answer = Some((end, text.into_owned()));
+            }
         } else if entry.begins_turn() {
             self.prompts.add(end);
         }
@@ -320,9 +335,15 @@ impl<'a> Entry<'a> {
 
     /// The texts of a user's message; none if a tool's result is in it.
     fn prompt_texts(&self) -> Vec<Cow<'a, str>> {
-        if self.kind != "user" {
-            return Vec::new();
+        if self.kind == "user" {
+            self.texts()
+        } else {
+            Vec::new()
         }
+    }
+
+    /// The texts of a message; none if a tool's result is in it.
+    fn texts(&self) -> Vec<Cow<'a, str>> {
         let content = self.message.as_ref().and_then(|m| m.content);
         match content.and_then(|c| serde_json::from_str::<Content<'a>>(c.get()).ok()) {
             Some(Content::Text(text)) => vec![text],

@@ -139,11 +139,13 @@ fn turns_begin_at_prompts_and_end_at_answers() {
     let mut seen = watch(&lines);
     assert_eq!((seen.prompts().count, seen.ends().count), (1, 0));
     assert!(!seen.ended_after(N));
+    assert_eq!(seen.answer_after(N), None);
     seen.line(
         Some(assistant("done", "end_turn").to_string().as_bytes()),
         9_000,
     );
     assert!(seen.ended_after(N));
+    assert_eq!(seen.answer_after(N), Some("done"));
     let stopped = user(
         &json!([{"type": "text", "text": "[Request interrupted by user]"}]),
         &json!({}),

@@ -131,6 +131,11 @@ impl Followed {
             // Esc could still take it back.
         } else if trace.seen.is_some() {
             let turn_ended = self.watch.ended_after(&nonce);
+            // The hook at `Stop` tells it first-hand, but may be late or lost.
+            if self.last_message.is_none() {
+                let answer = self.watch.answer_after(&nonce);
+                self.last_message = answer.map(str::to_owned);
+            }
             signs.push(Sign::EvidenceSeen { turn_ended });
             if turn_ended {
                 signs.push(Sign::TurnEnded);
