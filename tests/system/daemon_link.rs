@@ -179,6 +179,31 @@ async fn a_lost_link_is_reopened_at_the_durable_cursor_and_duplicates_die() {
 }
 
 #[tokio::test]
+async fn a_hundred_unacked_envelopes_sent_again_are_queued_once_and_in_order() {
+    let (mut hub, dir) = enrolled().await;
+    let device = Device::start(dir.path()).await;
+    let (mut first, _) = hub.greet().await;
+    for n in 1..=100 {
+        first.deliver(n, message(u128::from(n))).await;
+    }
+    first.acked(100).await;
+    // The hub never learns of the acks, and neither does it after a restart of the daemon.
+    drop(first);
+    device.stop().await;
+    let device = Device::start(dir.path()).await;
+    let (mut second, _) = hub.greet().await;
+    for n in 1..=100 {
+        second.deliver(100 + n, message(u128::from(n))).await;
+    }
+    second.deliver(201, message(201)).await;
+    second.synced(201).await;
+    second.acked(201).await;
+    let all: Vec<_> = (1..=100).chain([201]).collect();
+    assert_eq!(device.queued().await, all);
+    device.stop().await;
+}
+
+#[tokio::test]
 async fn a_reset_keeps_the_queue_and_adopts_the_new_cursor() {
     let (mut hub, dir) = enrolled().await;
     let device = Device::start(dir.path()).await;
