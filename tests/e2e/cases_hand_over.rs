@@ -123,7 +123,10 @@ if [ -n "$said" ]; then echo x > "$notes/claimed"; exec sleep 60; fi"#;
     let path = format!("/messages/{id}");
     let done = |v: &Value| stages(v).iter().any(|s| s == "done");
     let mut message = Value::Null;
-    while !done(&message) {
+    for _ in 0..60 {
+        if done(&message) {
+            break;
+        }
         next.ask(&bed.api, "what is new now?").await;
         message = bed.call(reqwest::Method::GET, &path, None).await;
     }
