@@ -22,32 +22,32 @@ pub(super) const LOCAL_LIMIT: u64 = 10_000;
 const FINAL_BYTES: usize = 64 << 10;
 
 pub(super) fn position(tx: &Tx<'_>) -> Result<Position, StoreError> {
-    let row = tx.row(
-        "SELECT instance, outbox_instance, epoch, seq FROM meta",
-        &[],
-        |r| {
-            let info = StoreInfo {
-                instance: r.name::<InstanceId>(0)?,
-                outbox_instance: r.name::<InstanceId>(1)?,
-            };
-            let last = match (r.opt_name::<Epoch>(2)?, r.opt_int(3)?) {
-                (Some(epoch), Some(seq)) => Some(Cursor {
-                    epoch,
-                    seq: Seq(u64::try_from(seq).unwrap_or(0)),
-                }),
-                _ => None,
-            };
-            Ok((info, last))
-        },
-    )?;
-    let Some((info, last)) = row else {
-        return Err(StoreError::Failed("the meta row is missing".into()));
-    };
+    let info = tx.row("SELECT instance, outbox_instance FROM meta", &[], |r| {
+        Ok(StoreInfo {
+            instance: r.name::<InstanceId>(0)?,
+            outbox_instance: r.name::<InstanceId>(1)?,
+        })
+    })?;
     Ok(Position {
-        info,
-        last,
+        info: info.ok_or_else(no_meta)?,
+        last: cursor(tx)?,
         next_n: outbox::next_n(tx)?,
     })
+}
+
+fn cursor(tx: &Tx<'_>) -> Result<Option<Cursor>, StoreError> {
+    let row = tx.row("SELECT epoch, seq FROM meta", &[], |r| {
+        let (epoch, seq) = (r.opt_name::<Epoch>(0)?, r.opt_int(1)?);
+        Ok(epoch.zip(seq).map(|(epoch, seq)| Cursor {
+            epoch,
+            seq: Seq(u64::try_from(seq).unwrap_or(0)),
+        }))
+    })?;
+    row.ok_or_else(no_meta)
+}
+
+fn no_meta() -> StoreError {
+    StoreError::Failed("the meta row is missing".into())
 }
 
 fn set_cursor(tx: &Tx<'_>, cursor: Cursor) -> Result<(), StoreError> {
@@ -71,7 +71,7 @@ pub(super) fn store(
     now: WallMs,
 ) -> Result<Vec<Stored>, StoreError> {
     let mut out = Vec::with_capacity(batch.len());
-    let mut cursor = position(tx)?.last;
+    let mut cursor = cursor(tx)?;
     for item in batch {
         let done = insert(tx, &item.envelope, Some(item.cursor.seq), now)?;
         if done == Stored::Duplicate {

@@ -196,28 +196,34 @@ impl Db {
         !self.conn.is_autocommit()
     }
 
-    /// Runs one job of a group so that its failure undoes only itself.
+    /// Runs the one job of a transaction; after its failure the transaction must be rolled back.
+    pub(super) fn only_job<T>(
+        &self,
+        f: impl FnOnce(&Tx<'_>) -> Result<T, StoreError>,
+    ) -> Result<(T, Effects), StoreError> {
+        let tx = Tx {
+            conn: &self.conn,
+            effects: RefCell::default(),
+        };
+        let value = f(&tx)?;
+        Ok((value, tx.effects.into_inner()))
+    }
+
+    /// Runs one job of a group so that its failure undoes only itself. The savepoint copies every page that the job
+    /// changes.
     pub(super) fn job<T>(
         &self,
         f: impl FnOnce(&Tx<'_>) -> Result<T, StoreError>,
     ) -> Result<(T, Effects), StoreError> {
         self.batch("SAVEPOINT job")?;
-        let tx = Tx {
-            conn: &self.conn,
-            effects: RefCell::default(),
-        };
-        match f(&tx) {
-            Ok(value) => {
-                self.batch("RELEASE job")?;
-                Ok((value, tx.effects.into_inner()))
-            }
-            Err(error) => {
-                if self.in_transaction() {
-                    self.batch("ROLLBACK TO job; RELEASE job")?;
-                }
-                Err(error)
-            }
+        let done = self.only_job(f);
+        if done.is_ok() {
+            self.batch("RELEASE job")?;
+        } else if self.in_transaction() {
+            self.batch("ROLLBACK TO job")?;
+            self.batch("RELEASE job")?;
         }
+        done
     }
 
     /// Copies the log back into the file as far as nobody is in the way; gives the log's length and what was copied, in pages.
@@ -230,8 +236,10 @@ impl Db {
             .map_err(|e| class(&e))
     }
 
+    /// Runs a statement without parameters and rows.
     fn batch(&self, sql: &str) -> Result<(), StoreError> {
-        self.conn.execute_batch(sql).map_err(|e| class(&e))
+        let run = || self.conn.prepare_cached(sql)?.execute([]);
+        run().map(drop).map_err(|e| class(&e))
     }
 }
 

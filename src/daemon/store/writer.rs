@@ -20,7 +20,28 @@ const CHECKPOINT_BYTES: usize = 4 << 20;
 const LOG_PAGES_MAX: i64 = 16_384;
 
 type Answer = Box<dyn FnOnce(Option<StoreError>) + Send>;
-type Work = Box<dyn FnOnce(Result<&Db, StoreError>) -> Option<(Effects, Answer)> + Send>;
+type Work = Box<dyn FnOnce(Result<Turn<'_>, StoreError>) -> Option<(Effects, Answer)> + Send>;
+
+/// A job's turn within the transaction of its group.
+#[derive(Clone, Copy)]
+struct Turn<'d> {
+    db: &'d Db,
+    /// Whether the job is the whole group.
+    alone: bool,
+}
+
+impl Turn<'_> {
+    fn run<T>(
+        self,
+        f: impl FnOnce(&Tx<'_>) -> Result<T, StoreError>,
+    ) -> Result<(T, Effects), StoreError> {
+        if self.alone {
+            self.db.only_job(f)
+        } else {
+            self.db.job(f)
+        }
+    }
+}
 
 /// A job for the writer.
 pub(super) struct Job {
@@ -36,7 +57,7 @@ impl Job {
         F: FnOnce(&Tx<'_>) -> Result<T, StoreError> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let work: Work = Box::new(move |db| match db.and_then(|db| db.job(f)) {
+        let work: Work = Box::new(move |turn| match turn.and_then(|turn| turn.run(f)) {
             Ok((value, effects)) => {
                 let answer: Answer = Box::new(move |failed| {
                     // Nobody waits any more if the receiver is gone; the change stands.
@@ -104,17 +125,23 @@ fn commit(db: &Db, group: Vec<Job>, published: &Published) -> usize {
     }
     let mut effects = Effects::default();
     let mut answers = Vec::with_capacity(group.len());
+    let alone = group.len() == 1;
     for job in group {
         // A full disk can end the transaction by itself; what follows must not begin one of its own.
-        let db = if db.in_transaction() {
-            Ok(db)
+        let turn = if db.in_transaction() {
+            Ok(Turn { db, alone })
         } else {
             Err(StoreError::DiskFull)
         };
-        if let Some((done, answer)) = (job.work)(db) {
+        if let Some((done, answer)) = (job.work)(turn) {
             effects.merge(done);
             answers.push(answer);
         }
+    }
+    if answers.is_empty() {
+        // Every job failed, and has been told.
+        db.rollback();
+        return 0;
     }
     let failed = if db.in_transaction() {
         db.commit().err()

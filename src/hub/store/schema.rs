@@ -19,6 +19,8 @@ const APPLICATION_ID: i32 = 0x5243_4842;
 const MIGRATIONS: &[&str] = &[include_str!("schema.sql")];
 /// How long another process's lock is waited for.
 const BUSY: Duration = Duration::from_secs(5);
+/// Statements that stay prepared: all of them.
+const STATEMENTS: usize = 64;
 
 pub(super) fn touch_private(path: &Path) -> Result<(), StoreError> {
     let mut options = std::fs::OpenOptions::new();
@@ -71,6 +73,7 @@ pub(super) fn wal_of(path: &Path) -> PathBuf {
 pub(super) fn prepare(conn: &Connection, path: &Path) -> Result<(), StoreError> {
     let err = |e: rusqlite::Error| at(path, &e);
     conn.busy_timeout(BUSY).map_err(err)?;
+    conn.set_prepared_statement_cache_capacity(STATEMENTS);
     conn.execute_batch(
         "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON; PRAGMA wal_autocheckpoint=0;",
     )

@@ -69,10 +69,12 @@ impl Writer {
     fn group(&mut self, group: Vec<Request>) {
         let mut pushes = Vec::new();
         let mut answers: Vec<Answer> = Vec::with_capacity(group.len());
+        let alone = group.len() == 1;
         let mut failed = self.run_sql("BEGIN IMMEDIATE").err();
         for Request { ops, reply } in group {
             let result = match &failed {
                 Some(e) => Err(e.clone()),
+                None if alone => self.all(ops, &mut pushes),
                 None => self.one(ops, &mut pushes),
             };
             // A full disk may have ended the whole transaction: then nobody's batch was kept.
@@ -85,7 +87,8 @@ impl Writer {
             answers.push((reply, result));
         }
         if failed.is_none() {
-            failed = self.run_sql("COMMIT").err();
+            let kept = answers.iter().any(|(_, result)| result.is_ok());
+            failed = self.run_sql(if kept { "COMMIT" } else { "ROLLBACK" }).err();
         }
         if let Some(e) = &failed {
             if !self.conn.is_autocommit()
@@ -109,31 +112,44 @@ impl Writer {
         }
     }
 
+    /// Runs a statement without parameters and rows.
     fn run_sql(&self, sql: &str) -> Result<(), StoreError> {
-        self.conn.execute_batch(sql).map_err(|e| map(&e))
+        self.sql(|c| c.prepare_cached(sql)?.execute([])).map(drop)
     }
 
+    /// One batch of a group, so that its failure undoes only itself. The savepoint copies every page that the batch
+    /// changes: a batch that is alone in its transaction does without.
     fn one(
         &mut self,
         ops: Vec<Op>,
         pushes: &mut Vec<(MailboxId, Pushed)>,
     ) -> Result<Vec<Done>, StoreError> {
-        let kept = pushes.len();
         self.run_sql("SAVEPOINT batch")?;
-        let mut done = Vec::with_capacity(ops.len());
-        for op in ops {
-            match self.apply(op, pushes) {
-                Ok(d) => done.push(d),
-                Err(e) => {
-                    pushes.truncate(kept);
-                    // Fails only if the transaction is gone, which the caller looks at.
-                    drop(self.run_sql("ROLLBACK TO batch; RELEASE batch"));
-                    return Err(e);
-                }
-            }
+        let done = self.all(ops, pushes);
+        if done.is_ok() {
+            self.run_sql("RELEASE batch")?;
+        } else {
+            // Fails only if the transaction is gone, which the caller looks at.
+            drop(
+                self.run_sql("ROLLBACK TO batch")
+                    .and_then(|()| self.run_sql("RELEASE batch")),
+            );
         }
-        self.run_sql("RELEASE batch")?;
-        Ok(done)
+        done
+    }
+
+    /// The steps of a batch; after a failure, what was done before it stands until it is rolled back.
+    fn all(
+        &mut self,
+        ops: Vec<Op>,
+        pushes: &mut Vec<(MailboxId, Pushed)>,
+    ) -> Result<Vec<Done>, StoreError> {
+        let kept = pushes.len();
+        let done: Result<_, _> = ops.into_iter().map(|op| self.apply(op, pushes)).collect();
+        if done.is_err() {
+            pushes.truncate(kept);
+        }
+        done
     }
 
     fn apply(&mut self, op: Op, pushes: &mut Vec<(MailboxId, Pushed)>) -> Result<Done, StoreError> {
