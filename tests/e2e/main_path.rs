@@ -217,6 +217,32 @@ async fn a_task_for_a_live_session_goes_into_it_and_never_beside_it() {
 }
 
 #[tokio::test]
+async fn two_tasks_for_one_folder_run_one_after_the_other() {
+    let bed = Bed::start(json!({})).await;
+    let folder = bed.home.project("shop");
+    bed.enable(&folder).await;
+    let (first, second) = (marker("first"), marker("second"));
+    let gate = bed.api.gate(&first);
+    let one = bed
+        .post("/tasks", &json!({"project": "shop", "task": first}))
+        .await;
+    gate.wait_until_held(SOON).await;
+
+    let two = bed
+        .post("/tasks", &json!({"project": "shop", "task": second}))
+        .await;
+    let path = format!("/tasks/{two}");
+    bed.until("the second waits", Method::GET, &path, |v| {
+        v["reason"] == "tree_busy"
+    })
+    .await;
+    assert!(!bed.api.main_requests().iter().any(|r| r.contains(&second)));
+    gate.release();
+    bed.task(&one, "completed").await;
+    bed.task(&two, "completed").await;
+}
+
+#[tokio::test]
 async fn tasks_are_refused_outside_enabled_folders() {
     let bed = Bed::start(json!({})).await;
     let folder = bed.home.project("shop");

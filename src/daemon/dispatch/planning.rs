@@ -31,6 +31,7 @@ impl Brain {
                     last_active: mine.map(|s| s.active_at).max(),
                     features: Some(features(own.features, config.doors.headless)),
                     approval: approval(own.approval),
+                    tree: self.runs.tree(&p.name),
                     ..ProjectPolicy::default()
                 };
                 (p.name.clone(), policy)
@@ -179,8 +180,11 @@ impl Brain {
                 Plan::Headless {
                     resume, project, ..
                 } => {
-                    self.start_run(id, resume, project).await;
-                    // The next one must not resume the same session.
+                    self.start_run(id, resume, project.clone()).await;
+                    // The next one must not resume the same session, nor work in the same folder.
+                    if let Some(p) = policy.projects.get_mut(&project) {
+                        p.tree = self.runs.tree(&project);
+                    }
                     scene = self.scene(&policy, None);
                 }
             }

@@ -21,8 +21,8 @@ use crate::claude::headless::{Conversation, ModelName, RunMode};
 use crate::config;
 use crate::daemon::clock;
 use crate::daemon::store::{Change, NewReport, RunRow, StoreError};
-use crate::delivery::Block;
 use crate::delivery::fence::{HeadlessFrame, Letter, headless_prompt};
+use crate::delivery::{Block, Tree};
 use crate::domain::{
     ClaimId, Door, Envelope, EnvelopeId, PermissionMode, ProjectName, ReportBody, SessionId, Stage,
     TaskState, TaskStatus,
@@ -102,6 +102,15 @@ impl Runs {
 
     pub(super) fn free(&self) -> u32 {
         self.cap.saturating_sub(self.running())
+    }
+
+    /// Whether a run of ours works in the project's folder: two would write over each other.
+    pub(super) fn tree(&self, project: &ProjectName) -> Tree {
+        if self.active.values().any(|a| a.project == *project) {
+            Tree::Busy
+        } else {
+            Tree::Free
+        }
     }
 
     /// Why no run can start at present, if so.
