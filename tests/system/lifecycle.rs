@@ -11,6 +11,10 @@ use tokio::time::{Instant, timeout};
 use crate::support::hub_bed::read;
 use crate::support::queue_db;
 use crate::support::sites::{DeviceSite, HubSite, Machine, PATIENCE, http_client, stages};
+use crate::support::watch::Watch;
+
+/// The longest time between two looks at the hub while its store is watched.
+const LOOK: Duration = Duration::from_secs(1);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_hub_or_daemon_on_the_same_folder_is_refused_by_name_and_harms_nothing() {
@@ -228,6 +232,8 @@ async fn up_ends_cleanly_and_starts_again_with_its_token_and_its_mail() {
                 id.clone()
             }
         };
+        let watch = Watch::new();
+        watch.arm(&machine.data().join("hub"));
         let arrived = async {
             loop {
                 let item = read(ask(Method::GET, &format!("/messages/{id}")))
@@ -236,7 +242,8 @@ async fn up_ends_cleanly_and_starts_again_with_its_token_and_its_mail() {
                 if stages(&item).contains(&"on_device") {
                     return;
                 }
-                tokio::time::sleep(Duration::from_millis(20)).await;
+                // The ack is a row of the hub's store; one that came before the watch is seen at the next look.
+                drop(timeout(LOOK, watch.changed()).await);
             }
         };
         timeout(PATIENCE, arrived).await.unwrap();

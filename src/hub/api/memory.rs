@@ -19,6 +19,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::super::body::{JsonBody, too_large};
@@ -33,7 +34,7 @@ use super::{Params, RawQuery};
 use crate::auth::Scope;
 use crate::auth::crypto::sha256;
 use crate::domain::limits::MAX_ENVELOPE_BYTES;
-use crate::domain::{AccountId, Code, ProjectName, SessionId};
+use crate::domain::{AccountId, Code, ProjectName, SessionId, WallMs};
 
 /// Entries of one list in a memory or an index.
 const MAX_ENTRIES: usize = 10_000;
@@ -63,6 +64,62 @@ fn session_of(path: &str) -> ApiResult<SessionId> {
         .map_err(|e| ApiError::field("session", format!("{e}")))
 }
 
+/// Where records of one kind stand, and when one was written.
+struct Place<R> {
+    of_session: fn(&AccountId, SessionId) -> String,
+    of_project: fn(&AccountId, &ProjectName) -> String,
+    updated_at: fn(&R) -> WallMs,
+}
+
+const MEMORY: Place<MemoryRecord> = Place {
+    of_session: memory_key,
+    of_project: project_key,
+    updated_at: |m| m.updated_at,
+};
+
+const INDEX: Place<IndexRecord> = Place {
+    of_session: index_key,
+    of_project: project_index_key,
+    updated_at: |i| i.updated_at,
+};
+
+/// The record of a session: its own, else the newest of its lineage, else that of its project.
+async fn nearest<R: DeserializeOwned>(
+    hub: &Hub,
+    account: &AccountId,
+    session: SessionId,
+    asked: Option<ProjectName>,
+    place: &Place<R>,
+) -> ApiResult<Option<R>> {
+    let known = hub.directory.session(account, session);
+    let mut relatives = vec![session];
+    if let Some(s) = &known {
+        relatives.push(s.info.session_id);
+        relatives.extend(s.info.lineage.iter().rev());
+    }
+    let own = (place.of_session)(account, session);
+    let keys = relatives
+        .iter()
+        .map(|s| (place.of_session)(account, *s))
+        .collect();
+    let found = hub.store.get_many(keys).await?;
+    let near = match found.iter().find(|s| s.key == own) {
+        Some(stored) => records::read(stored),
+        None => found
+            .iter()
+            .filter_map(records::read)
+            .max_by_key(place.updated_at),
+    };
+    if near.is_some() {
+        return Ok(near);
+    }
+    let Some(project) = asked.or_else(|| known.and_then(|s| s.info.project)) else {
+        return Ok(None);
+    };
+    let stored = hub.store.get((place.of_project)(account, &project)).await?;
+    Ok(stored.as_ref().and_then(records::read))
+}
+
 /// `GET /memory/{session}?project=`.
 pub(crate) async fn get(
     State(hub): State<Arc<Hub>>,
@@ -74,32 +131,8 @@ pub(crate) async fn get(
     caller.need(Scope::MemoryRead)?;
     let session = session_of(&session)?;
     let asked = project_of(query)?;
-    let account = &caller.account;
-    let known = hub.directory.session(account, session);
-
-    let mut relatives = vec![session];
-    if let Some(s) = &known {
-        relatives.push(s.info.session_id);
-        relatives.extend(s.info.lineage.iter().rev());
-    }
-    let keys = relatives.iter().map(|s| memory_key(account, *s)).collect();
-    let found: Vec<MemoryRecord> = hub
-        .store
-        .get_many(keys)
-        .await?
-        .iter()
-        .filter_map(records::read)
-        .collect();
-    let own = found.iter().find(|m| m.session_id == session);
-    let mut memory = own
-        .or_else(|| found.iter().max_by_key(|m| m.updated_at))
-        .cloned();
-    if memory.is_none()
-        && let Some(project) = asked.or_else(|| known.and_then(|s| s.info.project))
-    {
-        let stored = hub.store.get(project_key(account, &project)).await?;
-        memory = stored.as_ref().and_then(records::read);
-    }
+    let memory: Option<MemoryRecord> =
+        nearest(&hub, &caller.account, session, asked, &MEMORY).await?;
     let memory = memory.ok_or_else(|| {
         ApiError::new(
             Code::NotFound,
@@ -193,29 +226,7 @@ pub(crate) async fn get_index(
     caller.need(Scope::MemoryRead)?;
     let session = session_of(&session)?;
     let asked = project_of(query)?;
-    let account = &caller.account;
-    let known = hub.directory.session(account, session);
-    let mut sessions = vec![session];
-    if let Some(s) = &known {
-        sessions.push(s.info.session_id);
-        sessions.extend(s.info.lineage.iter().rev());
-    }
-    let keys: Vec<String> = sessions.iter().map(|s| index_key(account, *s)).collect();
-    let found = hub.store.get_many(keys.clone()).await?;
-    let own = found.iter().find(|s| s.key == keys[0]);
-    let mut index: Option<IndexRecord> = match own {
-        Some(stored) => records::read(stored),
-        None => found
-            .iter()
-            .filter_map(records::read::<IndexRecord>)
-            .max_by_key(|i| i.updated_at),
-    };
-    if index.is_none()
-        && let Some(project) = asked.or_else(|| known.and_then(|s| s.info.project))
-    {
-        let stored = hub.store.get(project_index_key(account, &project)).await?;
-        index = stored.as_ref().and_then(records::read);
-    }
+    let index: Option<IndexRecord> = nearest(&hub, &caller.account, session, asked, &INDEX).await?;
     let index = index.ok_or_else(|| {
         ApiError::new(
             Code::NotFound,
