@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::dial::{Stream, dial};
+use super::dial::{Stream, dial, wait_readable};
 use crate::domain::{Code, Problem};
 
 /// Header lines an answer may have.
@@ -230,10 +230,8 @@ fn read_some(
 ) -> Result<usize, ClientError> {
     let mut chunk = [0_u8; 8 << 10];
     loop {
-        stream
-            .set_read_timeout(Some(left(deadline)?))
-            .map_err(ClientError::io)?;
-        match stream.read(&mut chunk) {
+        let waited = wait_readable(stream, left(deadline)?).and_then(|()| stream.read(&mut chunk));
+        match waited {
             Ok(n) => {
                 into.extend_from_slice(chunk.get(..n).unwrap_or_default());
                 return Ok(n);

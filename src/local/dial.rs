@@ -8,10 +8,10 @@ use std::path::Path;
 use std::time::Instant;
 
 #[cfg(unix)]
-pub(super) use unix::{Stream, dial};
+pub(super) use unix::{Stream, dial, wait_readable};
 
 #[cfg(not(unix))]
-pub(super) use other::{Stream, dial};
+pub(super) use other::{Stream, dial, wait_readable};
 
 /// The user this process acts for.
 #[cfg(unix)]
@@ -35,6 +35,7 @@ mod unix {
     use std::thread;
     use std::time::Duration;
 
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::io::Errno;
     use rustix::net::{
         AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with,
@@ -75,6 +76,17 @@ mod unix {
         Ok(stream)
     }
 
+    /// Waits until there is something to read, or the end. Not by the socket's own timeout: that is counted in ticks of
+    /// the kernel's clock and comes up to 20 ms late.
+    pub(in crate::local) fn wait_readable(stream: &Stream, within: Duration) -> io::Result<()> {
+        let within = Timespec::try_from(within).map_err(io::Error::other)?;
+        let mut fds = [PollFd::new(stream, PollFlags::IN)];
+        match poll(&mut fds, Some(&within))? {
+            0 => Err(io::ErrorKind::TimedOut.into()),
+            _ => Ok(()),
+        }
+    }
+
     /// Refuses a listener of another user: what it answers would end up in a model's context.
     #[cfg(target_os = "linux")]
     fn check_peer(stream: &UnixStream) -> io::Result<()> {
@@ -96,6 +108,7 @@ mod unix {
 #[cfg(not(unix))]
 mod other {
     use std::net::TcpStream;
+    use std::time::Duration;
 
     use super::{Instant, Path, io};
 
@@ -105,5 +118,10 @@ mod other {
     /// No local socket on this system yet.
     pub(in crate::local) fn dial(_: &Path, _: Instant) -> io::Result<Stream> {
         Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Sees to it that the next read ends within this time.
+    pub(in crate::local) fn wait_readable(stream: &Stream, within: Duration) -> io::Result<()> {
+        stream.set_read_timeout(Some(within))
     }
 }
