@@ -44,7 +44,7 @@ pub(crate) fn row(what: &str, samples: &Samples, ratio: Option<f64>) {
 pub(crate) fn verdict(what: &str, ratio: f64, bar: f64) -> ExitCode {
     let holds = ratio <= bar;
     let word = if holds { "holds" } else { "MISSED" };
-    println!("\n{what}: {ratio:.2}, bar {bar:.1}: {word}");
+    println!("\n{what}: {ratio:.2}, bar {bar}: {word}");
     if !holds && std::env::args().any(|a| a == "--check") {
         return ExitCode::FAILURE;
     }
