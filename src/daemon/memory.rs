@@ -14,7 +14,7 @@ use crate::delivery::fence;
 use crate::domain::{ProjectName, SessionId, WallMs, limits};
 use crate::local::write_private;
 
-/// The wait for the hub at a session's start; the hook itself waits [`limits::HOOK_START_DEADLINE_MS`].
+/// The wait for the hub at a session's start; the hook itself has [`limits::HOOK_START_DEADLINE_MS`].
 const HUB_DEADLINE: Duration = Duration::from_millis(900);
 /// Projects whose last good copy is kept in memory.
 const KEPT: usize = 256;

@@ -36,9 +36,9 @@ pub const TASK_TTL_MS: i64 = 24 * 3600 * 1000;
 pub const CLAIM_LEASE_MS: u64 = 30_000;
 /// Lease of a claim on a busy session; evidence extends it.
 pub const CLAIM_LEASE_BUSY_MS: u64 = 60_000;
-/// A hook's wait for the daemon.
+/// A hook's whole time, its wait for the daemon included.
 pub const HOOK_DEADLINE_MS: u64 = 300;
-/// A `SessionStart` hook's wait for the daemon.
+/// A `SessionStart` hook's whole time, its wait for the daemon included.
 pub const HOOK_START_DEADLINE_MS: u64 = 1_500;
 /// Characters in one hook output; the CLI cuts at 10,000.
 pub const HOOK_OUTPUT_CHARS: usize = 9_500;
