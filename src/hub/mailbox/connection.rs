@@ -1,0 +1,221 @@
+//! A device's connection over its mailbox: the admission of its hello, and its acks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::mpsc;
+
+use super::{TRIES, put_project, put_session};
+use crate::core::server::Admission;
+use crate::domain::{AccountId, Code, DeviceId, InstanceId, Seq};
+use crate::hub::clock::wall;
+use crate::hub::directory::snapshot;
+use crate::hub::presence::Notice;
+use crate::hub::records::{self, DeviceRecord, OutboxRecord};
+use crate::hub::reports::{self, Effect};
+use crate::hub::state::Hub;
+use crate::hub::store::{
+    Commit, Done, Expect, Feed, Mailbox, MailboxId, Op, Position, Records, StoreError,
+};
+use crate::wire::{CloseCode, Hello};
+
+/// An admitted connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) account: AccountId,
+    pub(crate) device: DeviceId,
+    pub(crate) mailbox: MailboxId,
+    pub(crate) ticket: u64,
+    pub(super) generation: u64,
+    pub(super) outbox: InstanceId,
+    acked: AtomicU64,
+    pub(super) reported: AtomicU64,
+}
+
+/// Why a hello is not admitted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) code: Code,
+    pub(crate) message: String,
+    pub(crate) close: CloseCode,
+}
+
+impl From<StoreError> for Refusal {
+    fn from(e: StoreError) -> Self {
+        tracing::warn!(error = %e, "a connection ends because of the store");
+        Self {
+            code: e.code(),
+            message: "the hub's store cannot be used now".to_owned(),
+            close: CloseCode::GoingAway,
+        }
+    }
+}
+impl Hub {
+    /// Admits a hello: the newest generation, the cursor's fate, the device's snapshot, in one commit.
+    pub(crate) async fn admit(
+        &self,
+        device: &DeviceRecord,
+        hello: &Hello,
+        notices: mpsc::Sender<Notice>,
+    ) -> Result<(Arc<Connection>, Admission, Feed), Refusal> {
+        let ticket = self
+            .presence
+            .enter(&device.id, hello.instance, hello.capacity, notices)
+            .map_err(|_| Refusal {
+                code: Code::KeyHeldElsewhere,
+                message: format!(
+                    "another live daemon holds the key of `{}`: stop that one, or enrol this machine on its own",
+                    device.id
+                ),
+                close: CloseCode::Superseded,
+            })?;
+        let mut admitted = Err(StoreError::Busy);
+        for _ in 0..TRIES {
+            admitted = self.admit_entered(device, hello, ticket).await;
+            // An older connection that ends at the same time notes its last sign of life.
+            if !matches!(admitted, Err(StoreError::Conflict { .. })) {
+                break;
+            }
+        }
+        if admitted.is_err() {
+            self.presence.leave(&device.id, ticket);
+        }
+        Ok(admitted?)
+    }
+
+    async fn admit_entered(
+        &self,
+        device: &DeviceRecord,
+        hello: &Hello,
+        ticket: u64,
+    ) -> Result<(Arc<Connection>, Admission, Feed), StoreError> {
+        let (account, id) = (&device.account, &device.id);
+        let mailbox = MailboxId::of(account, id);
+        // Before the head is read, so that no row falls between.
+        let feed = self.store.subscribe(&mailbox);
+        let now = wall();
+        let (outbox_key, device_key) = (
+            OutboxRecord::key(account, id),
+            DeviceRecord::key(account, id),
+        );
+        let known = self
+            .store
+            .get_many(vec![outbox_key.clone(), device_key.clone()])
+            .await?;
+        let find = |key: &str| known.iter().find(|s| s.key == key);
+        let report_n = find(&outbox_key)
+            .and_then(records::read::<OutboxRecord>)
+            .filter(|o| o.instance == hello.outbox.instance)
+            .map_or(0, |o| o.n);
+        let stored = find(&device_key).ok_or_else(|| StoreError::Conflict {
+            key: device_key.clone(),
+        })?;
+        let mut record = records::read::<DeviceRecord>(stored).unwrap_or_else(|| device.clone());
+        let expect = Expect::Version(stored.version);
+        record.os.clone_from(&hello.os);
+        record.build.clone_from(&hello.build);
+        record.claude_version.clone_from(&hello.claude_version);
+        record.instance = Some(hello.instance);
+        record.last_seen = Some(now);
+        let (projects, sessions) = snapshot(
+            id,
+            &self.directory.projects_of(id),
+            &self.directory.sessions_of(account, id),
+            &hello.projects,
+            &hello.sessions,
+        );
+        let raise = Op::Raise {
+            mailbox: mailbox.clone(),
+        };
+        let mut batch = vec![raise, records::put(device_key, &record, expect, None)];
+        batch.extend(projects.iter().map(|p| put_project(account, p)));
+        batch.extend(sessions.iter().map(|s| put_session(account, s, now)));
+        let mut at = position(&self.store.commit(batch).await?)?;
+        if let Some(last) = hello.last
+            && last.epoch == at.epoch
+            && last.seq > at.head
+        {
+            // The device knows more than this store: it was restored, and its numbers mean something else now.
+            let renew = Op::Renew {
+                mailbox: mailbox.clone(),
+            };
+            at = position(&self.store.commit(vec![renew]).await?)?;
+        }
+        self.directory.put_device(record);
+        for p in projects {
+            self.directory.put_project(p);
+        }
+        for s in sessions {
+            self.directory.put_session(account, s);
+        }
+        let admission = Admission {
+            epoch: at.epoch,
+            head: at.head,
+            generation: at.generation,
+            now: wall(),
+            report_n,
+        };
+        let connection = Connection {
+            account: account.clone(),
+            device: id.clone(),
+            mailbox,
+            ticket,
+            generation: at.generation,
+            outbox: hello.outbox.instance,
+            acked: AtomicU64::new(at.acked.0),
+            reported: AtomicU64::new(report_n),
+        };
+        Ok((Arc::new(connection), admission, feed))
+    }
+
+    /// Commits an ack: the cursor, and `on_device` for each envelope that it passes.
+    pub(crate) async fn store_ack(&self, c: &Connection, seq: Seq) -> Result<(), StoreError> {
+        let from = Seq(c.acked.load(Ordering::Relaxed));
+        let ids = self.store.ids_between(&c.mailbox, from, seq).await?;
+        for _ in 0..TRIES {
+            let now = wall();
+            let mut items = self.items(&c.account, &ids).await?;
+            let mut batch = vec![
+                c.fence(),
+                Op::Ack {
+                    mailbox: c.mailbox.clone(),
+                    seq,
+                },
+            ];
+            for id in &ids {
+                // Only the present attempt's envelope changes its record, so each is written once.
+                if let Some(item) = items.get_mut(*id)
+                    && reports::on_device(item, *id, now) == Effect::Changed
+                {
+                    batch.extend(items.put(*id, now).map(|(op, _)| op));
+                }
+            }
+            match self.store.commit(batch).await {
+                Ok(_) => {
+                    c.acked.fetch_max(seq.0, Ordering::Relaxed);
+                    return Ok(());
+                }
+                Err(StoreError::Conflict { .. }) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Err(StoreError::Busy)
+    }
+}
+
+impl Connection {
+    pub(super) fn fence(&self) -> Op {
+        Op::Fence {
+            mailbox: self.mailbox.clone(),
+            generation: self.generation,
+        }
+    }
+}
+fn position(done: &[Done]) -> Result<Position, StoreError> {
+    done.iter()
+        .find_map(|d| match d {
+            Done::At(p) => Some(*p),
+            _ => None,
+        })
+        .ok_or_else(|| StoreError::Io("the store did not tell the mailbox's place".to_owned()))
+}

@@ -1,0 +1,170 @@
+//! A batch of reports: what they change and the outbox's number, in one commit.
+
+use std::sync::atomic::Ordering;
+
+use super::items::Items;
+use super::{Connection, TRIES, put_project, put_session};
+use crate::domain::{Code, EnvelopeId, NotAReport, Report, ReportBody, WallMs};
+use crate::hub::clock::wall;
+use crate::hub::records::{self, OutboxRecord, ProjectRecord, SessionRecord};
+use crate::hub::reports::{self, Effect};
+use crate::hub::state::Hub;
+use crate::hub::store::{Commit, Expect, Op, StoreError};
+use crate::wire::RejectedReport;
+
+impl Hub {
+    /// Commits reports in order: what they change and the outbox's number in one batch.
+    pub(crate) async fn store_reports(
+        &self,
+        c: &Connection,
+        batch: &[Report],
+    ) -> Result<(u64, Vec<RejectedReport>), StoreError> {
+        let done = c.reported.load(Ordering::Relaxed);
+        let fresh: Vec<&Report> = batch.iter().filter(|r| r.n > done).collect();
+        let Some(last) = fresh.last().map(|r| r.n) else {
+            return Ok((done, Vec::new()));
+        };
+        let ids: Vec<EnvelopeId> = fresh.iter().map(|r| EnvelopeId(r.id)).collect();
+        for _ in 0..TRIES {
+            let now = wall();
+            let items = self.items(&c.account, &ids).await?;
+            let mut plan = Plan::new(self, c, items, now);
+            for report in &fresh {
+                plan.take(report);
+            }
+            let outbox = OutboxRecord {
+                instance: c.outbox,
+                n: last,
+            };
+            let (steps, rejected, sessions, projects) = plan.finish();
+            let mut ops = vec![c.fence()];
+            ops.extend(steps);
+            let key = OutboxRecord::key(&c.account, &c.device);
+            ops.push(records::put(key, &outbox, Expect::Any, None));
+            match self.store.commit(ops).await {
+                Ok(_) => {
+                    c.reported.fetch_max(last, Ordering::Relaxed);
+                    for s in sessions {
+                        self.directory.put_session(&c.account, s);
+                    }
+                    for p in projects {
+                        self.directory.put_project(p);
+                    }
+                    return Ok((last, rejected));
+                }
+                Err(StoreError::Conflict { .. }) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Err(StoreError::Busy)
+    }
+}
+
+/// The steps of a batch of reports, gathered in order.
+struct Plan<'a> {
+    hub: &'a Hub,
+    c: &'a Connection,
+    now: WallMs,
+    items: Items,
+    changed: Vec<EnvelopeId>,
+    rejected: Vec<RejectedReport>,
+    sessions: Vec<SessionRecord>,
+    projects: Vec<ProjectRecord>,
+}
+
+impl<'a> Plan<'a> {
+    fn new(hub: &'a Hub, c: &'a Connection, items: Items, now: WallMs) -> Self {
+        Self {
+            hub,
+            c,
+            now,
+            items,
+            changed: Vec::new(),
+            rejected: Vec::new(),
+            sessions: Vec::new(),
+            projects: Vec::new(),
+        }
+    }
+
+    fn take(&mut self, report: &Report) {
+        if let Err(code) = self.apply(report) {
+            self.rejected.push(RejectedReport {
+                n: report.n,
+                code: code.as_str().to_owned(),
+            });
+        }
+    }
+
+    fn apply(&mut self, report: &Report) -> Result<(), Code> {
+        let body = report.read().map_err(|e| match e {
+            NotAReport::UnknownKind(_) | NotAReport::Body(_) => Code::InvalidField,
+        })?;
+        match body {
+            ReportBody::Session(info) => self.sessions.push(SessionRecord {
+                info,
+                device: self.c.device.clone(),
+            }),
+            ReportBody::Project(info) => {
+                let known = self.hub.directory.project(&self.c.device, &info.name);
+                self.projects.push(ProjectRecord {
+                    approved: known.is_none_or(|k| k.approved),
+                    info,
+                    device: self.c.device.clone(),
+                });
+            }
+            ReportBody::Note(_) => {}
+            body => {
+                let envelope = EnvelopeId(report.id);
+                let item = self
+                    .items
+                    .get_mut(envelope)
+                    .filter(|item| item.device == self.c.device)
+                    .ok_or(Code::UnknownMessage)?;
+                if reports::apply(item, envelope, body, report.at) == Effect::Changed
+                    && !self.changed.contains(&envelope)
+                {
+                    self.changed.push(envelope);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(
+        self,
+    ) -> (
+        Vec<Op>,
+        Vec<RejectedReport>,
+        Vec<SessionRecord>,
+        Vec<ProjectRecord>,
+    ) {
+        let mut ops = Vec::new();
+        for envelope in &self.changed {
+            let Some((op, item)) = self.items.put(*envelope, self.now) else {
+                continue;
+            };
+            // Attempts that share a record write it once: the last state stands in the first step.
+            if ops.contains(&op) {
+                continue;
+            }
+            ops.push(op);
+            if item.is_over() {
+                ops.push(Op::Retire {
+                    mailbox: self.c.mailbox.clone(),
+                    id: *envelope,
+                });
+            }
+        }
+        let account = &self.c.account;
+        for session in &self.sessions {
+            let gone = self.hub.directory.succeeded(account, session);
+            ops.extend(gone.into_iter().map(|old| Op::Delete {
+                key: SessionRecord::key(account, old),
+                expect: Expect::Any,
+            }));
+            ops.push(put_session(account, session, self.now));
+        }
+        ops.extend(self.projects.iter().map(|p| put_project(account, p)));
+        (ops, self.rejected, self.sessions, self.projects)
+    }
+}
