@@ -8,18 +8,18 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::mail::Mail;
 use super::registry::{Changed, Registry, Session};
 use super::runs::Runs;
 use super::{Msg, Parts, View, follow, recover};
 use crate::config;
 use crate::daemon::clock;
 use crate::daemon::projects::Project;
-use crate::daemon::store::{Change, EnvelopeRow, EnvelopeState, NewReport, StoreError};
-use crate::delivery::fence::Letter;
-use crate::domain::{
-    ClaimId, Code, Envelope, EnvelopeId, EnvelopeKind, ProjectName, ReportBody, SessionId, WallMs,
-};
+use crate::daemon::store::{Change, StoreError};
+use crate::domain::{ClaimId, EnvelopeId, ProjectName, SessionId};
 use crate::local::write_private;
+
+mod keep;
 
 /// The file in the daemon's folder that says that everything is held.
 const PAUSED: &str = "paused";
@@ -43,51 +43,6 @@ const PLAN_SHARE: u32 = 5;
 const CLOSED_KEPT: usize = 500;
 /// How long a closed session is remembered, ms: longer than any message lives.
 const CLOSED_KEPT_MS: i64 = 30 * 24 * 3600 * 1000;
-
-/// An envelope that waits or is held by a claim or a run.
-#[derive(Debug, Clone)]
-pub(super) struct Mail {
-    /// The envelope; its body's text is left out once it was measured.
-    pub(super) head: Envelope,
-    /// Its order of arrival.
-    pub(super) ord: i64,
-    /// What its text takes of a batch, units.
-    pub(super) units: usize,
-    /// Why it waits, as last reported.
-    pub(super) hold: Option<String>,
-    /// Whether a claim or a run has it.
-    pub(super) taken: bool,
-    /// When its plan may change by time alone.
-    pub(super) until: Option<WallMs>,
-}
-
-impl Mail {
-    fn of(row: EnvelopeRow) -> Self {
-        let units = Letter::of(&row.envelope).map_or(0, |l| l.units());
-        let mut head = row.envelope;
-        for key in ["content", "task", "metadata", "options"] {
-            if let Some(value) = head.body.get_mut(key) {
-                *value = if key == "options" {
-                    serde_json::json!({})
-                } else {
-                    "".into()
-                };
-            }
-        }
-        Self {
-            head,
-            ord: row.ord,
-            units,
-            hold: row.hold_reason,
-            taken: row.state != EnvelopeState::Queued,
-            until: None,
-        }
-    }
-
-    pub(super) fn is_task(&self) -> bool {
-        self.head.kind == EnvelopeKind::Task
-    }
-}
 
 /// Where the rest of the daemon sees what is known.
 #[derive(Debug)]
@@ -355,13 +310,6 @@ impl Brain {
         self.grown().await;
     }
 
-    /// Tries once more to keep what has happened.
-    async fn save_again(&mut self) {
-        for changes in std::mem::take(&mut self.unsaved) {
-            self.apply_surely(changes).await;
-        }
-    }
-
     /// Reads the list of enabled projects, and what each of them narrows.
     pub(super) fn read_projects(&mut self) {
         match self.parts.projects.list() {
@@ -379,46 +327,6 @@ impl Brain {
             }
             Err(error) => tracing::error!(%error, "the enabled projects cannot be read"),
         }
-    }
-
-    /// Makes changes durable; false if the store refused, after which everything is read anew.
-    pub(super) async fn apply(&mut self, changes: Vec<Change>) -> bool {
-        if changes.is_empty() {
-            return true;
-        }
-        match self.parts.store.apply(changes).await {
-            Ok(()) => true,
-            Err(error) => {
-                self.refused(&error);
-                false
-            }
-        }
-    }
-
-    /// As [`Self::apply`], for what has happened already: a store that is full or away is asked again until it takes it.
-    pub(super) async fn apply_surely(&mut self, changes: Vec<Change>) -> bool {
-        match self.parts.store.apply(changes.clone()).await {
-            Ok(()) => true,
-            Err(error) => {
-                self.refused(&error);
-                if is_away(&error) {
-                    self.unsaved.push(changes);
-                }
-                false
-            }
-        }
-    }
-
-    /// The store is right: what is known here is read anew, but not from within the reading itself.
-    fn refused(&mut self, error: &StoreError) {
-        tracing::warn!(%error, "a change was refused; the queue is read anew");
-        let now = Instant::now();
-        let at = if is_away(error) {
-            now + AGAIN
-        } else {
-            self.resynced.map_or(now, |t| now.max(t + RESYNC_GAP))
-        };
-        self.resync_at = Some(self.resync_at.map_or(at, |t| t.min(at)));
     }
 
     /// Notes what changed in the registry.
@@ -452,50 +360,6 @@ impl Brain {
         self.follow_at = self.follow_at.min(Instant::now() + within);
     }
 
-    /// Stores and reports the sessions that changed.
-    pub(super) async fn flush(&mut self) {
-        self.flush_at = None;
-        let mut changes: Vec<Change> = Vec::new();
-        let (forgotten, dirty) = (
-            std::mem::take(&mut self.forgotten),
-            std::mem::take(&mut self.dirty),
-        );
-        for id in &forgotten {
-            self.reported.remove(id);
-            changes.push(Change::ForgetSession(*id));
-        }
-        let now = clock::wall();
-        for id in dirty.iter().copied() {
-            let Some(session) = self.registry.get_mut(id) else {
-                continue;
-            };
-            let row = session.row();
-            let info = row.info();
-            let told = self.reported.get(&id).is_some_and(|before| {
-                (before.activity, &before.project, &before.lineage)
-                    == (info.activity, &info.project, &info.lineage)
-            });
-            if !told {
-                changes.push(Change::Report(NewReport::new(
-                    id.0,
-                    now,
-                    ReportBody::Session(info.clone()),
-                )));
-                self.reported.insert(id, info);
-            }
-            changes.push(Change::Session(row));
-        }
-        if !self.apply(changes).await {
-            // Told when the store takes it.
-            for id in &dirty {
-                self.reported.remove(id);
-            }
-            self.forgotten.extend(forgotten);
-            self.dirty.extend(dirty);
-            self.flush_at = Some(Instant::now() + AGAIN);
-        }
-    }
-
     fn publish(&mut self) {
         let (running, free) = (self.runs.running(), self.runs.free());
         self.publisher.capacity.send_if_modified(|old| {
@@ -520,9 +384,4 @@ impl Brain {
             new
         });
     }
-}
-
-/// Whether the store could not do it now, rather than that the change does not fit what it holds.
-fn is_away(error: &StoreError) -> bool {
-    error.code() != Code::Conflict
 }

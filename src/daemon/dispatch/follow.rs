@@ -309,7 +309,7 @@ impl Brain {
     }
 
     fn is_task(&self, id: EnvelopeId) -> bool {
-        self.mail.get(&id).is_some_and(super::brain::Mail::is_task)
+        self.mail.get(&id).is_some_and(super::mail::Mail::is_task)
     }
 
     /// Tells a claim of a sign, and makes durable what follows.

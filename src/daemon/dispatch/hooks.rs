@@ -278,7 +278,7 @@ impl Brain {
             if self
                 .mail
                 .get(envelope)
-                .is_some_and(super::brain::Mail::is_task)
+                .is_some_and(super::mail::Mail::is_task)
             {
                 let running = TaskState::new(TaskStatus::Running);
                 changes.extend(reports(*envelope, None, Some(&running), now));

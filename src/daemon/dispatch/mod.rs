@@ -18,6 +18,7 @@ mod brain;
 mod env_file;
 mod follow;
 mod hooks;
+mod mail;
 mod planning;
 mod recover;
 pub(crate) mod registry;

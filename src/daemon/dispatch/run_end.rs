@@ -140,7 +140,7 @@ impl Brain {
 
     /// Puts an attempt back that was not spent.
     pub(super) async fn give_back(&mut self, id: EnvelopeId, state: &TaskState, now: WallMs) {
-        let is_task = self.mail.get(&id).is_none_or(super::brain::Mail::is_task);
+        let is_task = self.mail.get(&id).is_none_or(super::mail::Mail::is_task);
         let stage = state.reason.clone().map(|reason| Stage::Held { reason });
         let mut changes = vec![Change::ForgetRun(id), Change::Requeue(id)];
         if state.reason.is_some() {

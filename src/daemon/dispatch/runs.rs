@@ -335,7 +335,7 @@ impl Brain {
         let stage = Stage::Undeliverable {
             reason: reason.to_owned(),
         };
-        let is_task = self.mail.get(&id).is_some_and(super::brain::Mail::is_task);
+        let is_task = self.mail.get(&id).is_some_and(super::mail::Mail::is_task);
         let mut changes = vec![Change::FinishQueued(id)];
         changes.extend(reports(id, Some(&stage), is_task.then_some(&state), now));
         if self.apply(changes).await {

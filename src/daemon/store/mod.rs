@@ -30,6 +30,7 @@ mod codec;
 mod envelopes;
 mod error;
 mod outbox;
+mod questions;
 mod rows;
 mod sessions;
 mod sqlite;
@@ -44,9 +45,7 @@ use std::sync::atomic::AtomicBool;
 use tokio::sync::{mpsc, watch};
 use uuid::Uuid;
 
-use crate::domain::{
-    ClaimId, Cursor, Envelope, EnvelopeId, Epoch, ProjectName, Report, SessionId, WallMs,
-};
+use crate::domain::{Cursor, Envelope, EnvelopeId, Epoch, WallMs};
 use crate::wire::RejectedReport;
 
 pub use error::StoreError;
@@ -186,22 +185,6 @@ impl Store {
         answer.await.map_err(|_| StoreError::Closed)?
     }
 
-    /// Where the queue stands towards the hub.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
-    pub async fn position(&self) -> Result<Position, StoreError> {
-        self.job(false, envelopes::position).await
-    }
-
-    /// The durable cursor.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
-    pub async fn cursor(&self) -> Result<Option<Cursor>, StoreError> {
-        Ok(self.position().await?.last)
-    }
-
     /// Stores envelopes off the link and moves the cursor to the last of them, in one commit; an unknown kind is stored
     /// as finished and reported `unsupported`.
     ///
@@ -270,22 +253,6 @@ impl Store {
             .await
     }
 
-    /// Reports after number `n`, in order, at most `limit`.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
-    pub async fn reports_after(&self, n: u64, limit: u32) -> Result<Vec<Report>, StoreError> {
-        self.job(false, move |tx| outbox::after(tx, n, limit)).await
-    }
-
-    /// Reports about an envelope that only this daemon knows, oldest first.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
-    pub async fn local_reports(&self, id: EnvelopeId) -> Result<Vec<Report>, StoreError> {
-        self.job(false, move |tx| outbox::local(tx, id.0)).await
-    }
-
     /// Forgets reports up to `through`, keeping the refused ones aside for people.
     ///
     /// # Errors
@@ -306,82 +273,6 @@ impl Store {
     /// When the file cannot be written.
     pub async fn renumber_outbox(&self, after: u64) -> Result<u64, StoreError> {
         self.job(true, move |tx| outbox::renumber(tx, after)).await
-    }
-
-    /// Envelopes in lane order (urgent first, by arrival within a lane), at most `limit`.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
-    pub async fn queued(
-        &self,
-        filter: QueueFilter,
-        limit: u32,
-    ) -> Result<Vec<EnvelopeRow>, StoreError> {
-        self.job(false, move |tx| envelopes::list(tx, &filter, limit))
-            .await
-    }
-
-    /// Envelopes that are queued or claimed and arrived after `after` ([`EnvelopeRow::ord`]), by arrival, at most `limit`.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
-    pub async fn arrived(&self, after: i64, limit: u32) -> Result<Vec<EnvelopeRow>, StoreError> {
-        self.job(false, move |tx| envelopes::arrived(tx, after, limit))
-            .await
-    }
-
-    /// One envelope, if it is still kept.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
-    pub async fn envelope(&self, id: EnvelopeId) -> Result<Option<EnvelopeRow>, StoreError> {
-        self.job(false, move |tx| envelopes::get(tx, id)).await
-    }
-
-    /// Those of these envelopes that are still kept, in this order.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
-    pub async fn envelopes(&self, ids: Vec<EnvelopeId>) -> Result<Vec<EnvelopeRow>, StoreError> {
-        self.job(false, move |tx| {
-            let rows = ids.iter().map(|id| envelopes::get(tx, *id));
-            rows.filter_map(Result::transpose).collect()
-        })
-        .await
-    }
-
-    /// The attempts of a task, oldest first.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
-    pub async fn attempts(&self, task: EnvelopeId) -> Result<Vec<EnvelopeRow>, StoreError> {
-        self.job(false, move |tx| envelopes::of_task(tx, task))
-            .await
-    }
-
-    /// Queued envelopes whose `expires_at` is not after `at`, oldest first.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
-    pub async fn overdue(&self, at: WallMs, limit: u32) -> Result<Vec<EnvelopeRow>, StoreError> {
-        self.job(false, move |tx| envelopes::overdue(tx, at, limit))
-            .await
-    }
-
-    /// The sessions that queued mail is addressed to.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
-    pub async fn addressed_sessions(&self) -> Result<Vec<SessionId>, StoreError> {
-        self.job(false, envelopes::addressed_sessions).await
-    }
-
-    /// How much stands where.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
-    pub async fn counts(&self) -> Result<QueueCounts, StoreError> {
-        self.job(false, envelopes::counts).await
     }
 
     /// Opens a claim on envelopes that must all be queued, with its reports.
@@ -414,22 +305,6 @@ impl Store {
         changes.extend(reports.into_iter().map(Change::Report));
         changes.extend(finish.into_iter().map(Change::Finish));
         self.apply(changes).await
-    }
-
-    /// Claims that are not closed, oldest first.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
-    pub async fn open_claims(&self) -> Result<Vec<ClaimRow>, StoreError> {
-        self.job(false, claims::open_claims).await
-    }
-
-    /// One claim, open or closed within the last day.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
-    pub async fn claim(&self, id: ClaimId) -> Result<Option<ClaimRow>, StoreError> {
-        self.job(false, move |tx| claims::get(tx, id)).await
     }
 
     /// Says why a queued envelope waits, with the reports.
@@ -466,27 +341,6 @@ impl Store {
         self.apply(vec![Change::Session(row)]).await
     }
 
-    /// The session with this id, else the one whose lineage holds it.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
-    pub async fn session(&self, id: SessionId) -> Result<Option<SessionRow>, StoreError> {
-        self.job(false, move |tx| sessions::get(tx, id)).await
-    }
-
-    /// Sessions, the most recently active first; of one project if one is named.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
-    pub async fn sessions(
-        &self,
-        project: Option<ProjectName>,
-        limit: u32,
-    ) -> Result<Vec<SessionRow>, StoreError> {
-        self.job(false, move |tx| sessions::list(tx, project.as_ref(), limit))
-            .await
-    }
-
     /// Starts a run with its reports: claims the attempt's envelope in the same transaction.
     ///
     /// # Errors
@@ -505,22 +359,6 @@ impl Store {
         let mut changes = vec![Change::UpdateRun(run)];
         changes.extend(reports.into_iter().map(Change::Report));
         self.apply(changes).await
-    }
-
-    /// Runs that are not finished, oldest first.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
-    pub async fn unfinished_runs(&self) -> Result<Vec<RunRow>, StoreError> {
-        self.job(false, sessions::unfinished_runs).await
-    }
-
-    /// The runs of a task, by attempt.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
-    pub async fn runs_of(&self, task: EnvelopeId) -> Result<Vec<RunRow>, StoreError> {
-        self.job(false, move |tx| sessions::runs_of(tx, task)).await
     }
 
     /// Deletes a bounded part of what is past its keeping time at `now`; gives whether there is more.

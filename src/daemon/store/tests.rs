@@ -3,8 +3,11 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::domain::{
-    Activity, Address, Door, EnvelopeKind, Priority, Receipt, ReportKind, Sender, Seq, Stage,
+    Activity, Address, ClaimId, Door, EnvelopeKind, Priority, ProjectName, Receipt, Report,
+    ReportKind, Sender, Seq, SessionId, Stage,
 };
+
+mod file;
 
 const EPOCH: Epoch = Epoch::from_u128(7);
 
@@ -447,96 +450,4 @@ async fn fifty_concurrent_writers_lose_nothing() {
         done.unwrap();
     }
     assert_eq!(f.store.counts().await.unwrap().queued, 500);
-}
-
-#[tokio::test]
-async fn a_write_lock_held_by_another_program_means_nothing_was_stored() {
-    let f = fixture();
-    let other = Db::connect(&f.dir.path().join(FILE)).unwrap();
-    other.begin(true).unwrap();
-    let refused = f.store.store_envelope(at(1), message(1)).await;
-    assert_eq!(refused, Err(StoreError::Busy));
-    other.rollback();
-    assert_eq!(*f.store.durable().borrow(), None);
-    assert!(f.waiting().await.is_empty());
-    let stored = f.store.store_envelope(at(1), message(1)).await;
-    assert_eq!(stored, Ok(Stored::New), "it recovers by itself");
-}
-
-#[tokio::test]
-async fn files_that_are_not_ours_to_read_are_refused_with_the_reason() {
-    let f = fixture();
-    let path = f.dir.path().join(FILE);
-    f.store.close().await;
-    let set = |pragma: &str| {
-        let db = Db::connect(&path).unwrap();
-        let tx = db
-            .begin(true)
-            .and_then(|()| db.job(|tx| tx.exec(pragma, &[])));
-        tx.unwrap();
-        db.commit().unwrap();
-    };
-    set("PRAGMA user_version=99");
-    let newer = Store::open(&path).unwrap_err();
-    assert!(matches!(newer, StoreError::Newer { found: 99, .. }));
-    set("PRAGMA application_id=5");
-    let foreign = Store::open(&path).unwrap_err();
-    assert!(matches!(foreign, StoreError::Foreign { .. }));
-    let damaged = f.dir.path().join("damaged.db");
-    std::fs::write(&damaged, "this is no database, it is a letter".repeat(100)).unwrap();
-    let corrupt = Store::open(&damaged).unwrap_err();
-    assert!(matches!(corrupt, StoreError::Corrupt { .. }), "{corrupt:?}");
-    let missing = Store::open(&f.dir.path().join("no/such/dir.db")).unwrap_err();
-    assert!(matches!(missing, StoreError::Open { .. }));
-}
-
-#[cfg(unix)]
-#[tokio::test]
-async fn a_copied_queue_has_its_mail_and_names_of_its_own() {
-    let fx = fixture();
-    fx.fill(vec![message(1)]).await;
-    let born = fx.store.info();
-    let fx = fx.reopened().await;
-    assert_eq!(fx.store.info(), born, "a restart is no copy");
-    fx.store.close().await;
-    let original = fx.dir.path().join(FILE);
-    let copy = fx.dir.path().join("copy.db");
-    std::fs::copy(&original, &copy).unwrap();
-    let copied = Store::open(&copy).unwrap();
-    assert_ne!(copied.info().instance, born.instance);
-    assert_ne!(copied.info().outbox_instance, born.outbox_instance);
-    assert_eq!(copied.cursor().await.unwrap(), Some(at(1)));
-    assert_eq!(Store::open(&original).unwrap().info(), born);
-}
-
-#[tokio::test]
-async fn the_file_is_for_its_owner_alone() {
-    use std::os::unix::fs::PermissionsExt;
-    let f = fixture();
-    let mode = |name: &str| {
-        let meta = std::fs::metadata(f.dir.path().join(name)).unwrap();
-        meta.permissions().mode() & 0o777
-    };
-    f.fill(vec![message(1)]).await;
-    assert_eq!((mode(FILE), mode("queue.db-wal")), (0o600, 0o600));
-}
-
-#[tokio::test]
-async fn a_full_disk_is_reported_and_stores_nothing_and_heals() {
-    let f = fixture();
-    let pages = |n: u32| {
-        let sql = format!("PRAGMA max_page_count={n}");
-        f.store
-            .job(false, move |tx| tx.row(&sql, &[], |r| r.int(0)))
-    };
-    let max = pages(1).await.unwrap().unwrap();
-    let big = Envelope {
-        body: json!({ "content": "x".repeat(200_000) }),
-        ..message(1)
-    };
-    let full = f.store.store_envelope(at(1), big.clone()).await;
-    assert_eq!(full, Err(StoreError::DiskFull));
-    assert_eq!(*f.store.durable().borrow(), None);
-    pages(u32::try_from(max).unwrap() + 1_000).await.unwrap();
-    assert_eq!(f.store.store_envelope(at(1), big).await, Ok(Stored::New));
 }
