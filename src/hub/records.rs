@@ -223,8 +223,22 @@ pub(crate) fn text<T: Serialize>(record: &T) -> String {
     serde_json::to_string(record).unwrap_or_default()
 }
 
+/// A record that [`put`] writes: each but [`ItemRecord`], which is written by [`super::mailbox::write_item`] alone, because
+/// its changes are told.
+pub(crate) trait Record: Serialize {}
+
+impl Record for DeviceRecord {}
+impl Record for OutboxRecord {}
+impl Record for SessionRecord {}
+impl Record for ProjectRecord {}
+impl Record for IdemRecord {}
+impl Record for MemoryRecord {}
+impl Record for IndexRecord {}
+impl Record for JoinRecord {}
+impl Record for TokenRecord {}
+
 /// The step that writes a record.
-pub(crate) fn put<T: Serialize>(
+pub(crate) fn put<T: Record>(
     key: String,
     record: &T,
     expect: Expect,

@@ -10,11 +10,12 @@ use super::super::body::{Fields, too_large};
 use super::super::clock::wall;
 use super::super::directory::Want;
 use super::super::guard::Caller;
+use super::super::mailbox::write_item;
 use super::super::once::{Answer, Effect};
 use super::super::problem::{ApiError, ApiResult};
 use super::super::records::{self, Attempt, ItemKind, ItemRecord};
 use super::super::state::Hub;
-use super::super::store::{Expect, MailboxId, Op, Records};
+use super::super::store::{MailboxId, Op, Records};
 use super::{Params, RawQuery};
 use crate::domain::{
     Code, Envelope, EnvelopeId, EnvelopeKind, Priority, Receipt, SessionId, Stage, TaskState,
@@ -151,20 +152,13 @@ pub(crate) fn accept(hub: &Hub, caller: &Caller, draft: Draft) -> ApiResult<Effe
         metadata: draft.metadata,
     };
     let url = format!("/{path}/{}", draft.id);
-    let ops = vec![
-        Op::Append {
-            mailbox: MailboxId::of(&caller.account, &route.device),
-            id: draft.id,
-            json,
-            expires_at: envelope.expires_at,
-        },
-        records::put(
-            draft.kind.key(&caller.account, draft.id),
-            &record,
-            Expect::Absent,
-            None,
-        ),
-    ];
+    let mut ops = vec![Op::Append {
+        mailbox: MailboxId::of(&caller.account, &route.device),
+        id: draft.id,
+        json,
+        expires_at: envelope.expires_at,
+    }];
+    ops.extend(write_item(&caller.account, None, &record, now));
     let answer = Answer {
         status: StatusCode::ACCEPTED,
         location: Some(url.clone()),

@@ -187,7 +187,8 @@ impl Hub {
                 if let Some(item) = items.get_mut(*id)
                     && reports::on_device(item, *id, now) == Effect::Changed
                 {
-                    batch.extend(items.put(*id, now).map(|(op, _)| op));
+                    let written = items.write(&c.account, *id, now);
+                    batch.extend(written.into_iter().flat_map(|w| w.0));
                 }
             }
             match self.store.commit(batch).await {

@@ -11,21 +11,63 @@ use crate::hub::store::{Expect, Op, Records, StoreError, Stored};
 #[derive(Debug, Default)]
 pub(super) struct Items {
     of: BTreeMap<EnvelopeId, String>,
-    records: BTreeMap<String, (u64, ItemRecord)>,
+    records: BTreeMap<String, Held>,
+}
+
+/// A record as it was read and as it is to be written.
+#[derive(Debug)]
+struct Held {
+    version: u64,
+    before: ItemRecord,
+    after: ItemRecord,
+}
+
+impl Held {
+    fn of(stored: &Stored) -> Option<Self> {
+        let before: ItemRecord = records::read(stored)?;
+        Some(Self {
+            version: stored.version,
+            after: before.clone(),
+            before,
+        })
+    }
 }
 
 impl Items {
     pub(super) fn get_mut(&mut self, envelope: EnvelopeId) -> Option<&mut ItemRecord> {
         let key = self.of.get(&envelope)?;
-        self.records.get_mut(key).map(|(_, item)| item)
+        self.records.get_mut(key).map(|held| &mut held.after)
     }
 
-    /// The step that writes the record of this envelope.
-    pub(super) fn put(&self, envelope: EnvelopeId, now: WallMs) -> Option<(Op, &ItemRecord)> {
-        let key = self.of.get(&envelope)?;
-        let (version, item) = self.records.get(key)?;
-        Some((put_item(key, *version, item, now), item))
+    /// The steps that write the record of this envelope, by [`write_item`], and the record.
+    pub(super) fn write(
+        &self,
+        account: &AccountId,
+        envelope: EnvelopeId,
+        now: WallMs,
+    ) -> Option<(Vec<Op>, &ItemRecord)> {
+        let held = self.records.get(self.of.get(&envelope)?)?;
+        let before = Some((held.version, &held.before));
+        Some((write_item(account, before, &held.after, now), &held.after))
     }
+}
+
+/// The steps that write a task or a message: the only way in which one is written, so that whatever changes is told in
+/// the same commit. `before` is the record as it was read, with its version; `None` for a new one.
+pub(crate) fn write_item(
+    account: &AccountId,
+    before: Option<(u64, &ItemRecord)>,
+    after: &ItemRecord,
+    now: WallMs,
+) -> Vec<Op> {
+    let keep_until = after.is_over().then(|| now.plus(FINISHED_KEPT_MS));
+    let put = Op::Put {
+        key: after.kind.key(account, after.id),
+        value: records::text(after),
+        expect: before.map_or(Expect::Absent, |(version, _)| Expect::Version(version)),
+        keep_until,
+    };
+    vec![put]
 }
 impl Hub {
     /// The tasks and messages of these envelopes, by envelope.
@@ -57,26 +99,21 @@ impl Hub {
                     items.of.insert(envelope, key.clone());
                     later.push(key);
                 }
-            } else if let Some(item) = records::read::<ItemRecord>(&stored) {
-                items.of.insert(item.id, stored.key.clone());
-                items.records.insert(stored.key, (stored.version, item));
+            } else if let Some(held) = Held::of(&stored) {
+                items.of.insert(held.before.id, stored.key.clone());
+                items.records.insert(stored.key, held);
             }
         }
         later.retain(|k| !items.records.contains_key(k));
         if !later.is_empty() {
             for stored in self.store.get_many(later).await? {
-                if let Some(item) = records::read::<ItemRecord>(&stored) {
-                    items.records.insert(stored.key, (stored.version, item));
+                if let Some(held) = Held::of(&stored) {
+                    items.records.insert(stored.key, held);
                 }
             }
         }
         Ok(items)
     }
-}
-
-fn put_item(key: &str, version: u64, item: &ItemRecord, now: WallMs) -> Op {
-    let keep_until = item.is_over().then(|| now.plus(FINISHED_KEPT_MS));
-    records::put(key.to_owned(), item, Expect::Version(version), keep_until)
 }
 
 fn alias_prefix(account: &AccountId) -> String {

@@ -9,7 +9,7 @@ mod report_batch;
 mod sweep;
 
 pub(crate) use connection::{Connection, Refusal};
-pub(crate) use items::item;
+pub(crate) use items::{item, write_item};
 
 use super::records::{self, ProjectRecord, SessionRecord};
 use super::store::{Expect, Op};

@@ -1,5 +1,6 @@
 //! A batch of reports: what they change and the outbox's number, in one commit.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use super::items::Items;
@@ -138,16 +139,15 @@ impl<'a> Plan<'a> {
         Vec<SessionRecord>,
         Vec<ProjectRecord>,
     ) {
-        let mut ops = Vec::new();
+        let (mut ops, mut written) = (Vec::new(), BTreeSet::new());
         for envelope in &self.changed {
-            let Some((op, item)) = self.items.put(*envelope, self.now) else {
+            let Some((steps, item)) = self.items.write(&self.c.account, *envelope, self.now) else {
                 continue;
             };
             // Attempts that share a record write it once: the last state stands in the first step.
-            if ops.contains(&op) {
-                continue;
+            if written.insert(item.id) {
+                ops.extend(steps);
             }
-            ops.push(op);
             if item.is_over() {
                 ops.push(Op::Retire {
                     mailbox: self.c.mailbox.clone(),

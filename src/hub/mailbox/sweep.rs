@@ -47,7 +47,7 @@ impl Hub {
                 && id == item.current()
                 && reports::expire(item, now) == Effect::Changed
             {
-                ops.extend(items.put(id, now).map(|(op, _)| op));
+                ops.extend(items.write(&account, id, now).into_iter().flat_map(|w| w.0));
             }
         }
         match self.store.commit(ops).await {
