@@ -9,6 +9,7 @@
 #[cfg(target_os = "linux")]
 pub(crate) mod claude;
 pub(crate) mod fake_anthropic;
+pub(crate) mod fault_proxy;
 pub(crate) mod hub_bed;
 #[cfg(target_os = "linux")]
 pub(crate) mod interactive;

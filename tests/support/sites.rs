@@ -404,15 +404,19 @@ impl DeviceSite {
     }
 
     pub(crate) async fn enrolled_on(machine: Machine, hub: &mut HubSite, name: &str) -> Self {
+        let url = hub.url();
+        Self::enrolled_by(machine, hub, &url, name).await
+    }
+
+    /// A device that knows its hub under another address: that of a proxy.
+    pub(crate) async fn enrolled_by(
+        machine: Machine,
+        hub: &mut HubSite,
+        url: &str,
+        name: &str,
+    ) -> Self {
         let join = hub.join_token().await;
-        let args = [
-            "login",
-            &hub.url(),
-            "--token-stdin",
-            "--name",
-            name,
-            "--json",
-        ];
+        let args = ["login", url, "--token-stdin", "--name", name, "--json"];
         let said: Value = serde_json::from_str(&machine.run(&args, &join).await.ok()).unwrap();
         Self {
             machine,
