@@ -253,6 +253,7 @@ fn result(v: &Value, subtype: &str) -> RunResult {
                 .map(|list| list.iter().filter_map(denial).collect())
                 .unwrap_or_default(),
             truncated: false,
+            whole: None,
         },
     }
 }

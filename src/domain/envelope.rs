@@ -86,7 +86,7 @@ pub enum EnvelopeKind {
     Message,
     /// One attempt of a task; body [`TaskBody`].
     Task,
-    /// Stop a task; body [`CancelBody`].
+    /// Stop a task or take a message back; body [`CancelBody`] or [`RecallBody`].
     Cancel,
     /// The hub's memory of a project changed.
     MemoryChanged,
@@ -154,11 +154,21 @@ pub struct TaskBody {
     pub metadata: Option<Value>,
 }
 
-/// The body of a `cancel`.
+/// The body of a `cancel` of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CancelBody {
     /// The task to stop.
     pub task_id: EnvelopeId,
+    /// The attempt that is meant; absent means every one that the device has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+}
+
+/// The body of a `cancel` of a message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RecallBody {
+    /// The message to take back while nothing has claimed it.
+    pub message_id: EnvelopeId,
 }
 
 impl Envelope {
@@ -174,9 +184,15 @@ impl Envelope {
         self.body_as(&EnvelopeKind::Task)
     }
 
-    /// The body as a cancellation; `None` if the kind or the shape is another.
+    /// The body as the cancellation of a task; `None` if the kind or the shape is another.
     #[must_use]
     pub fn cancel(&self) -> Option<CancelBody> {
+        self.body_as(&EnvelopeKind::Cancel)
+    }
+
+    /// The body as the recall of a message; `None` if the kind or the shape is another.
+    #[must_use]
+    pub fn recall(&self) -> Option<RecallBody> {
         self.body_as(&EnvelopeKind::Cancel)
     }
 

@@ -24,6 +24,10 @@ pub const MAX_FRAME_BYTES: usize = 1 << 20;
 pub const MAX_ENVELOPE_BYTES: usize = 512 << 10;
 /// Longest task text.
 pub const MAX_TASK_BYTES: usize = 256 << 10;
+/// Longest result text that can be uploaded.
+pub const MAX_RESULT_BYTES: usize = 16 << 20;
+/// Longest piece of such an upload.
+pub const RESULT_CHUNK_BYTES: usize = 512 << 10;
 /// Envelopes in a mailbox.
 pub const MAILBOX_ENVELOPES: u64 = 10_000;
 /// Bytes in a mailbox.

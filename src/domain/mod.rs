@@ -25,7 +25,8 @@ mod time;
 pub use code::{Code, FieldFault, Problem};
 pub use cursor::{Cursor, Epoch, Seq};
 pub use envelope::{
-    Address, CancelBody, Envelope, EnvelopeKind, MessageBody, Priority, Sender, TaskBody, Trust,
+    Address, CancelBody, Envelope, EnvelopeKind, MessageBody, Priority, RecallBody, Sender,
+    TaskBody, Trust,
 };
 pub use ids::{
     AccountId, ClaimId, DeviceId, EnvelopeId, IdError, InstanceId, ProjectName, SessionId,

@@ -173,6 +173,18 @@ pub struct TaskResult {
     /// Whether `text` was cut to fit a frame.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub truncated: bool,
+    /// The whole text, where the device uploads it: `text` is its beginning then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub whole: Option<WholeText>,
+}
+
+/// Names a text that is uploaded beside its report.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WholeText {
+    /// Its length, bytes of UTF-8.
+    pub bytes: u64,
+    /// The SHA-256 of those bytes, 64 lower-case hex digits.
+    pub sha256: String,
 }
 
 /// One step of a run, as `stream-json` told it.

@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::{DeviceFrame, HubFrame};
 use crate::domain::{
-    CancelBody, Envelope, MessageBody, Problem, Progress, ProjectInfo, Receipt, Reply, SessionInfo,
-    TaskBody, TaskResult, TaskState,
+    CancelBody, Envelope, MessageBody, Problem, Progress, ProjectInfo, RecallBody, Receipt, Reply,
+    SessionInfo, TaskBody, TaskResult, TaskState,
 };
 
 /// Every schema with the name of its file in `proto/schema/`, without the extension.
@@ -22,6 +22,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("body_message", of::<MessageBody>()),
         ("body_task", of::<TaskBody>()),
         ("body_cancel", of::<CancelBody>()),
+        ("body_recall", of::<RecallBody>()),
         ("report_receipt", of::<Receipt>()),
         ("report_status", of::<TaskState>()),
         ("report_progress", of::<Progress>()),

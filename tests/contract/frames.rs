@@ -231,6 +231,20 @@ fn hub_frames() -> Vec<(&'static str, HubFrame)> {
             )),
         ),
         (
+            "deliver_cancel_attempt",
+            deliver(envelope(
+                EnvelopeKind::Cancel,
+                json!({"task_id": id(1).to_string(), "attempt": 1}),
+            )),
+        ),
+        (
+            "deliver_recall",
+            deliver(envelope(
+                EnvelopeKind::Cancel,
+                json!({"message_id": id(9).to_string()}),
+            )),
+        ),
+        (
             "deliver_memory_changed",
             deliver(envelope(EnvelopeKind::MemoryChanged, json!({}))),
         ),

@@ -58,7 +58,12 @@ fn the_golden_frames_follow_the_schemas() {
                 }
             }
             let envelope = &frame["envelope"];
-            if let Some(name) = envelope["kind"].as_str().and_then(bodies) {
+            let recall = envelope["body"].get("message_id").is_some();
+            let name = match envelope["kind"].as_str() {
+                Some("cancel") if recall => Some("body_recall".to_owned()),
+                kind => kind.and_then(bodies),
+            };
+            if let Some(name) = name {
                 validator("envelope").validate(envelope).unwrap();
                 if let Err(e) = validator(&name).validate(&envelope["body"]) {
                     panic!("{}: body: {e}", path.display());
@@ -140,6 +145,11 @@ fn the_limits_are_those_of_the_code() {
         ("window, bytes", limits::WINDOW_BYTES),
         ("frame, bytes", limits::MAX_FRAME_BYTES as u64),
         ("envelope, bytes", limits::MAX_ENVELOPE_BYTES as u64),
+        ("uploaded result, bytes", limits::MAX_RESULT_BYTES as u64),
+        (
+            "piece of an upload, bytes",
+            limits::RESULT_CHUNK_BYTES as u64,
+        ),
         (
             "reports in flight",
             remote_collab::core::REPORT_WINDOW as u64,
