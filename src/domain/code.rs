@@ -43,6 +43,8 @@ codes! {
     InvalidField = "invalid_field", 400;
     /// The target cannot be chosen: several devices, none named.
     TargetRequired = "target_required", 400;
+    /// The cursor is not of this list; the walk begins anew without one.
+    CursorInvalid = "cursor_invalid", 400;
     /// No credential was sent.
     TokenMissing = "token_missing", 401;
     /// The credential cannot be verified.

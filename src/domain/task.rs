@@ -41,6 +41,43 @@ pub enum TaskStatus {
 }
 
 impl TaskStatus {
+    /// Every status, in the order of a task's life.
+    pub const ALL: &'static [Self] = &[
+        Self::Queued,
+        Self::Delivered,
+        Self::AwaitingApproval,
+        Self::Blocked,
+        Self::Running,
+        Self::Completed,
+        Self::Failed,
+        Self::Cancelled,
+        Self::Expired,
+        Self::Rejected,
+        Self::Interrupted,
+        Self::Dead,
+        Self::Unsupported,
+    ];
+
+    /// The status as it stands on the wire.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Delivered => "delivered",
+            Self::AwaitingApproval => "awaiting_approval",
+            Self::Blocked => "blocked",
+            Self::Running => "running",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+            Self::Expired => "expired",
+            Self::Rejected => "rejected",
+            Self::Interrupted => "interrupted",
+            Self::Dead => "dead",
+            Self::Unsupported => "unsupported",
+        }
+    }
+
     /// Whether nothing follows on this status within its attempt.
     #[must_use]
     pub const fn is_terminal(self) -> bool {
@@ -206,4 +243,17 @@ pub struct Reply {
     pub at: WallMs,
     /// The reply's own id.
     pub id: EnvelopeId,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_has_one_word_in_code_and_on_the_wire() {
+        for status in TaskStatus::ALL {
+            let word = serde_json::to_value(status).unwrap();
+            assert_eq!(word, status.as_str());
+        }
+    }
 }

@@ -15,7 +15,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use super::api::directory::{device_view, revoke_device};
+use super::api::directory::{device_page, revoke_device};
 use super::clock::wall;
 use super::lock::{Home, admin_socket};
 use super::problem::{ApiError, ApiResult};
@@ -257,15 +257,7 @@ impl Hub {
                 Ok(json!({ "tokens": all }))
             }
             AdminCall::RevokeToken { account, token } => self.revoke_token(account, token).await,
-            AdminCall::ListDevices { account } => {
-                let all: Vec<Value> = self
-                    .directory
-                    .devices(account)
-                    .iter()
-                    .map(|d| device_view(self, d))
-                    .collect();
-                Ok(json!({ "devices": all }))
-            }
+            AdminCall::ListDevices { account } => Ok(json!(device_page(self, account))),
             AdminCall::RevokeDevice { account, device } => {
                 revoke_device(self, account, device).await?;
                 Ok(json!({}))

@@ -15,6 +15,7 @@
 //! | `token/<account>/<jti>`, `revoked/<jti>` | [`TokenRecord`]; a call-back |
 //! | `hub/id` | the hub's own name |
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
@@ -123,13 +124,18 @@ impl ItemKind {
 }
 
 /// One try at a task.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Attempt {
+    /// Its number, from 1.
     pub(crate) attempt: u32,
+    /// The envelope that carries it.
     pub(crate) envelope: EnvelopeId,
+    /// When it was accepted, Unix ms.
     pub(crate) created_at: WallMs,
+    /// When work on it began, Unix ms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) started_at: Option<WallMs>,
+    /// When it ended, Unix ms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ended_at: Option<WallMs>,
 }

@@ -6,7 +6,7 @@ use axum::Router;
 use axum::middleware;
 use axum::routing::{delete, get, post};
 
-use super::api::{directory, enroll, health, memory, messages, tasks};
+use super::api::{directory, enroll, health, lists, memory, messages, tasks};
 use super::problem::{catch_panic, method_not_allowed, not_found};
 use super::socket;
 use super::state::Hub;
@@ -14,9 +14,9 @@ use super::state::Hub;
 /// The hub's HTTP surface.
 pub(crate) fn router(hub: Arc<Hub>) -> Router {
     Router::new()
-        .route("/tasks", post(tasks::create).get(tasks::list))
+        .route("/tasks", post(tasks::create).get(lists::tasks))
         .route("/tasks/{id}", get(tasks::get))
-        .route("/messages", post(messages::create).get(messages::list))
+        .route("/messages", post(messages::create).get(lists::messages))
         .route("/messages/{id}", get(messages::get))
         .route("/memory/{session}", get(memory::get).post(memory::post))
         .route(

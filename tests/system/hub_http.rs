@@ -61,7 +61,7 @@ async fn lists_page_from_newest_to_oldest() {
                 .map(|m| m["id"].clone()),
         );
         match page["next"].as_str() {
-            Some(next) => path = format!("/messages?limit=2&before={next}"),
+            Some(next) => path = format!("/messages?limit=2&cursor={next}"),
             None => break,
         }
     }

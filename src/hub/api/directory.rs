@@ -5,36 +5,30 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use serde_json::{Value, json};
 
 use super::super::guard::Caller;
 use super::super::problem::{ApiError, ApiResult};
-use super::super::records::DeviceRecord;
 use super::super::state::Hub;
+use super::views::{DevicePage, DeviceView, ProjectPage, ProjectView, SessionPage, SessionView};
 use crate::auth::Scope;
 use crate::domain::{AccountId, Code, DeviceId};
 
-/// A device as it is shown.
-pub(crate) fn device_view(hub: &Hub, d: &DeviceRecord) -> Value {
-    let presence = hub.presence.of(&d.id);
-    json!({
-        "id": d.id, "name": d.name, "os": d.os, "build": d.build, "claude_version": d.claude_version,
-        "enrolled_at": d.enrolled_at, "last_seen": d.last_seen, "revoked_at": d.revoked_at,
-        "online": presence.is_some(), "synced": presence.is_some_and(|(_, synced)| synced),
-        "capacity": presence.map(|(free, _)| free),
-    })
+/// `GET /devices`.
+pub(crate) async fn devices(
+    State(hub): State<Arc<Hub>>,
+    caller: Caller,
+) -> ApiResult<Json<DevicePage>> {
+    caller.need_any()?;
+    Ok(Json(device_page(&hub, &caller.account)))
 }
 
-/// `GET /devices`.
-pub(crate) async fn devices(State(hub): State<Arc<Hub>>, caller: Caller) -> ApiResult<Json<Value>> {
-    caller.need_any()?;
-    let all: Vec<Value> = hub
-        .directory
-        .devices(&caller.account)
-        .iter()
-        .map(|d| device_view(&hub, d))
-        .collect();
-    Ok(Json(json!({ "devices": all })))
+/// The devices of an account.
+pub(crate) fn device_page(hub: &Hub, account: &AccountId) -> DevicePage {
+    let all = hub.directory.devices(account);
+    DevicePage {
+        devices: all.iter().map(|d| DeviceView::of(hub, d)).collect(),
+        next: None,
+    }
 }
 
 /// `DELETE /devices/{id}`: the device is revoked for good, its connection closed with 4403.
@@ -68,37 +62,26 @@ pub(crate) async fn revoke_device(hub: &Hub, account: &AccountId, id: &str) -> A
 pub(crate) async fn sessions(
     State(hub): State<Arc<Hub>>,
     caller: Caller,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Json<SessionPage>> {
     caller.need_any()?;
-    let mut all = hub.directory.sessions(&caller.account);
-    all.sort_by_key(|s| std::cmp::Reverse(s.info.active_at));
-    all.truncate(1000);
-    let all: Vec<Value> = all
-        .iter()
-        .map(|s| {
-            let mut v = json!(s);
-            v["online"] = json!(hub.presence.is_online(&s.device));
-            v
-        })
-        .collect();
-    Ok(Json(json!({ "sessions": all })))
+    let all = hub.directory.sessions(&caller.account);
+    let all = all.into_iter().map(|s| SessionView::of(&hub, s));
+    Ok(Json(SessionPage {
+        sessions: all.collect(),
+        next: None,
+    }))
 }
 
 /// `GET /projects`.
 pub(crate) async fn projects(
     State(hub): State<Arc<Hub>>,
     caller: Caller,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Json<ProjectPage>> {
     caller.need_any()?;
-    let all: Vec<Value> = hub
-        .directory
-        .projects(&caller.account)
-        .iter()
-        .map(|p| {
-            let mut v = json!(p);
-            v["online"] = json!(hub.presence.is_online(&p.device));
-            v
-        })
-        .collect();
-    Ok(Json(json!({ "projects": all })))
+    let all = hub.directory.projects(&caller.account);
+    let all = all.into_iter().map(|p| ProjectView::of(&hub, p));
+    Ok(Json(ProjectPage {
+        projects: all.collect(),
+        next: None,
+    }))
 }

@@ -15,8 +15,8 @@ use super::super::once::{Answer, Effect};
 use super::super::problem::{ApiError, ApiResult};
 use super::super::records::{self, Attempt, ItemKind, ItemRecord};
 use super::super::state::Hub;
-use super::super::store::{MailboxId, Op, Records};
-use super::{Params, RawQuery};
+use super::super::store::{MailboxId, Op};
+use super::views::stage_word;
 use crate::domain::{
     Code, Envelope, EnvelopeId, EnvelopeKind, Priority, Receipt, SessionId, Stage, TaskState,
     TaskStatus, limits,
@@ -24,8 +24,6 @@ use crate::domain::{
 
 /// Longest life that a producer may ask for, seconds: 30 days.
 const MAX_EXPIRES_S: i64 = 30 * 24 * 3600;
-/// Records that one list call looks at.
-const MAX_SCANNED: usize = 2000;
 
 /// What every POST may say besides its text.
 #[derive(Debug, Default)]
@@ -170,40 +168,11 @@ pub(crate) fn accept(hub: &Hub, caller: &Caller, draft: Draft) -> ApiResult<Effe
 }
 
 /// A task's status, or how far a message came: its last receipt.
-fn status(item: &ItemRecord) -> Value {
+pub(super) fn status(item: &ItemRecord) -> String {
     match item.kind {
-        ItemKind::Task => json!(item.state.status),
-        ItemKind::Message => item
-            .receipts
-            .last()
-            .and_then(|r| serde_json::to_value(&r.stage).ok())
-            .and_then(|v| v.get("stage").cloned())
-            .unwrap_or(Value::Null),
+        ItemKind::Task => item.state.status.as_str().to_owned(),
+        ItemKind::Message => stage_word(item),
     }
-}
-
-/// An item as it is shown.
-pub(crate) fn view(item: &ItemRecord) -> Value {
-    let mut v = json!({
-        "id": item.id, "status": status(item), "device": item.device, "from": item.from,
-        "priority": item.priority, "created_at": item.created_at, "expires_at": item.expires_at,
-        "receipts": item.receipts, "replies": item.replies,
-    });
-    let mut set = |name: &str, value: Value| {
-        if !value.is_null() {
-            v[name] = value;
-        }
-    };
-    set("project", json!(item.to.project));
-    set("session_id", json!(item.to.session_id));
-    set("metadata", json!(item.metadata));
-    if item.kind == ItemKind::Task {
-        set("reason", json!(item.state.reason));
-        set("until", json!(item.state.until));
-        set("attempts", json!(item.attempts));
-        v["result"] = json!(item.result);
-    }
-    v
 }
 
 /// The item of this id, or the 404 of its kind: one that never was and one of another account look the same.
@@ -226,52 +195,4 @@ pub(crate) async fn one(
         ApiError::new(code, format!("unknown {what} `{id}`"))
             .hint("finished ones are kept for 30 days")
     })
-}
-
-/// Newest first, filtered; `next` is the `before` of the following page.
-pub(crate) async fn list(
-    hub: &Hub,
-    caller: &Caller,
-    kind: ItemKind,
-    query: RawQuery,
-) -> ApiResult<Value> {
-    let p = Params::of(query, &["status", "device", "project", "before", "limit"])?;
-    let limit = p.limit()?;
-    let text = |name: &str| p.get::<String>(name, "text");
-    let (want_status, device, project) = (text("status")?, text("device")?, text("project")?);
-    let before: Option<EnvelopeId> = p.get("before", "an id of this list")?;
-    let prefix = kind.prefix(&caller.account);
-    let mut from = before.map(|id| kind.key(&caller.account, id));
-    let (mut found, mut scanned, mut next) = (Vec::new(), 0, None);
-    'pages: loop {
-        let page = hub.store.list(&prefix, from.take(), 200, true).await?;
-        let full = page.len() == 200;
-        for stored in &page {
-            let Some(item) = records::read::<ItemRecord>(stored) else {
-                continue;
-            };
-            let fits = want_status.as_ref().is_none_or(|s| status(&item) == **s)
-                && device.as_ref().is_none_or(|d| item.device.as_str() == d)
-                && project
-                    .as_ref()
-                    .is_none_or(|p| item.to.project.as_ref().is_some_and(|x| x.as_str() == p));
-            scanned += 1;
-            if fits {
-                found.push(view(&item));
-            }
-            if found.len() == limit || scanned == MAX_SCANNED {
-                next = Some(item.id);
-                break 'pages;
-            }
-        }
-        if !full {
-            break;
-        }
-        from = page.last().map(|s| s.key.clone());
-    }
-    let name = match kind {
-        ItemKind::Task => "tasks",
-        ItemKind::Message => "messages",
-    };
-    Ok(json!({ name: found, "next": next }))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::super::body::JsonBody;
 use super::super::guard::Caller;
@@ -13,8 +13,8 @@ use super::super::once::{self, Answer, Effect, Once};
 use super::super::problem::ApiResult;
 use super::super::records::ItemKind;
 use super::super::state::Hub;
-use super::RawQuery;
 use super::items::{self, Common, Draft, new_id};
+use super::views::MessageView;
 use crate::auth::Scope;
 use crate::domain::MessageBody;
 
@@ -47,25 +47,13 @@ fn draft(hub: &Hub, caller: &Caller, body: JsonBody) -> ApiResult<Effect> {
     items::accept(hub, caller, draft)
 }
 
-/// `GET /messages?status=&device=&project=&before=&limit=`.
-pub(crate) async fn list(
-    State(hub): State<Arc<Hub>>,
-    caller: Caller,
-    query: RawQuery,
-) -> ApiResult<Json<Value>> {
-    caller.need(Scope::MessagesRead)?;
-    items::list(&hub, &caller, ItemKind::Message, query)
-        .await
-        .map(Json)
-}
-
 /// `GET /messages/{id}`.
 pub(crate) async fn get(
     State(hub): State<Arc<Hub>>,
     caller: Caller,
     Path(id): Path<String>,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Json<MessageView>> {
     caller.need(Scope::MessagesRead)?;
     let item = items::one(&hub, &caller, ItemKind::Message, &id).await?;
-    Ok(Json(items::view(&item)))
+    Ok(Json(MessageView::of(&item)))
 }

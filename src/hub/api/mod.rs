@@ -1,14 +1,16 @@
 //! The handlers, by what they are about; [`super::router`] says under which paths.
 
+mod cursor;
 pub(crate) mod directory;
 pub(crate) mod enroll;
 pub(crate) mod health;
 pub(crate) mod items;
+pub(crate) mod lists;
 pub(crate) mod memory;
 pub(crate) mod messages;
 pub(crate) mod tasks;
+pub(crate) mod views;
 
-use std::collections::HashMap;
 use std::str::FromStr;
 
 use axum::extract::Query;
@@ -17,33 +19,72 @@ use axum::extract::rejection::QueryRejection;
 use super::problem::{ApiError, ApiResult};
 
 /// A request's query, read by hand so that a refusal is ours.
-pub(crate) type RawQuery = Result<Query<HashMap<String, String>>, QueryRejection>;
+pub(crate) type RawQuery = Result<Query<Vec<(String, String)>>, QueryRejection>;
 
 /// Reads query parameters; unknown ones are refused by name.
-pub(crate) struct Params(HashMap<String, String>);
+pub(crate) struct Params(Vec<(String, String)>);
 
 impl Params {
     pub(crate) fn of(query: RawQuery, known: &[&str]) -> ApiResult<Self> {
-        let Query(map) =
+        let Query(pairs) =
             query.map_err(|e| ApiError::field("query", format!("cannot be read: {e}")))?;
-        match map.keys().find(|k| !known.contains(&k.as_str())) {
-            Some(other) => Err(ApiError::field(
-                other.clone(),
+        match pairs.iter().find(|(k, _)| !known.contains(&k.as_str())) {
+            Some((other, _)) => Err(ApiError::field(
+                other.chars().take(100).collect::<String>(),
                 format!(
                     "is not a parameter of this call; known are {}",
                     known.join(", ")
                 ),
             )),
-            None => Ok(Self(map)),
+            None => Ok(Self(pairs)),
+        }
+    }
+
+    fn text(&self, name: &str) -> ApiResult<Option<&str>> {
+        let mut all = self.0.iter().filter(|(k, _)| k == name).map(|(_, v)| &**v);
+        let first = all.next();
+        match all.next() {
+            None => Ok(first),
+            Some(_) => Err(ApiError::field(name, "is given more than once")),
         }
     }
 
     pub(crate) fn get<T: FromStr>(&self, name: &str, rule: &str) -> ApiResult<Option<T>> {
-        match self.0.get(name).map(|v| v.parse()) {
+        match self.text(name)?.map(str::parse) {
             None => Ok(None),
             Some(Ok(v)) => Ok(Some(v)),
             Some(Err(_)) => Err(ApiError::field(name, format!("must be {rule}"))),
         }
+    }
+
+    /// One of these words.
+    pub(crate) fn word<T: Copy>(&self, name: &str, words: &[(&str, T)]) -> ApiResult<Option<T>> {
+        let Some(got) = self.text(name)? else {
+            return Ok(None);
+        };
+        let found = words.iter().find(|(word, _)| *word == got);
+        found.map(|(_, v)| Some(*v)).ok_or_else(|| {
+            let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+            ApiError::field(name, format!("must be one of {}", words.join(", ")))
+        })
+    }
+
+    /// Some of these words: separated by commas, or the parameter given several times; none when it is not given.
+    pub(crate) fn words(&self, name: &str, words: &[&'static str]) -> ApiResult<Vec<&'static str>> {
+        let given = self.0.iter().filter(|(k, _)| k == name);
+        let mut all = given
+            .flat_map(|(_, v)| v.split(','))
+            .map(|got| {
+                let found = words.iter().find(|word| **word == got);
+                found.copied().ok_or_else(|| {
+                    let rule = format!("must be some of {}", words.join(", "));
+                    ApiError::field(name, rule)
+                })
+            })
+            .collect::<ApiResult<Vec<_>>>()?;
+        all.sort_unstable();
+        all.dedup();
+        Ok(all)
     }
 
     /// How many rows to answer: 1 to 200, 50 when not said.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::super::body::{JsonBody, too_large};
 use super::super::guard::Caller;
@@ -13,8 +13,8 @@ use super::super::once::{self, Answer, Effect, Once};
 use super::super::problem::ApiResult;
 use super::super::records::ItemKind;
 use super::super::state::Hub;
-use super::RawQuery;
 use super::items::{self, Common, Draft, new_id};
+use super::views::TaskView;
 use crate::auth::Scope;
 use crate::domain::{RunOptions, TaskBody, Trust, limits};
 
@@ -77,25 +77,13 @@ fn draft(hub: &Hub, caller: &Caller, body: JsonBody) -> ApiResult<Effect> {
     items::accept(hub, caller, draft)
 }
 
-/// `GET /tasks?status=&device=&project=&before=&limit=`.
-pub(crate) async fn list(
-    State(hub): State<Arc<Hub>>,
-    caller: Caller,
-    query: RawQuery,
-) -> ApiResult<Json<Value>> {
-    caller.need(Scope::TasksRead)?;
-    items::list(&hub, &caller, ItemKind::Task, query)
-        .await
-        .map(Json)
-}
-
 /// `GET /tasks/{id}`.
 pub(crate) async fn get(
     State(hub): State<Arc<Hub>>,
     caller: Caller,
     Path(id): Path<String>,
-) -> ApiResult<Json<Value>> {
+) -> ApiResult<Json<TaskView>> {
     caller.need(Scope::TasksRead)?;
     let item = items::one(&hub, &caller, ItemKind::Task, &id).await?;
-    Ok(Json(items::view(&item)))
+    Ok(Json(TaskView::of(&item)))
 }

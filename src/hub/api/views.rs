@@ -1,0 +1,267 @@
+//! What the hub shows: the answers of the reading calls, as named shapes with their JSON Schemas.
+//!
+//! A field that may be absent is left out when there is nothing to say, except where a reader waits for it to be
+//! filled (`result`, `last_seen`): those are `null` until then. Times are Unix milliseconds.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::super::records::{Attempt, DeviceRecord, ItemRecord, ProjectRecord, SessionRecord};
+use super::super::state::Hub;
+use crate::domain::{
+    DeviceId, EnvelopeId, Priority, ProjectInfo, ProjectName, Receipt, Reply, Sender, SessionId,
+    SessionInfo, TaskResult, TaskStatus, WallMs,
+};
+
+/// A task as it is shown.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub(crate) struct TaskView {
+    /// Its id, a UUIDv7.
+    pub(crate) id: EnvelopeId,
+    /// Where it stands.
+    pub(crate) status: TaskStatus,
+    /// A stable word for why it stands there, where the status has reasons.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
+    /// When a block may end, Unix ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) until: Option<WallMs>,
+    /// What it has in common with messages.
+    #[serde(flatten)]
+    pub(crate) common: CommonView,
+    /// The tries at it, oldest first.
+    pub(crate) attempts: Vec<Attempt>,
+    /// What came of it; `null` before its end.
+    pub(crate) result: Option<TaskResult>,
+}
+
+/// A message as it is shown.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub(crate) struct MessageView {
+    /// Its id, a UUIDv7.
+    pub(crate) id: EnvelopeId,
+    /// How far it came: the stage of its last receipt.
+    pub(crate) status: String,
+    /// What it has in common with tasks.
+    #[serde(flatten)]
+    pub(crate) common: CommonView,
+}
+
+/// What tasks and messages show alike.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub(crate) struct CommonView {
+    /// The device that it goes to.
+    pub(crate) device: DeviceId,
+    /// The project that it is addressed to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) project: Option<ProjectName>,
+    /// The session that it is addressed to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) session_id: Option<SessionId>,
+    /// Who sent it.
+    pub(crate) from: Sender,
+    /// How urgent it is.
+    pub(crate) priority: Priority,
+    /// When it was accepted, Unix ms.
+    pub(crate) created_at: WallMs,
+    /// When it ends undelivered, Unix ms.
+    pub(crate) expires_at: WallMs,
+    /// The stages that it reached, oldest first.
+    pub(crate) receipts: Vec<Receipt>,
+    /// What was answered to its sender, oldest first.
+    pub(crate) replies: Vec<Reply>,
+    /// The producer's own data, unchanged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) metadata: Option<Value>,
+}
+
+/// A device as it is shown.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub(crate) struct DeviceView {
+    /// Its id.
+    pub(crate) id: DeviceId,
+    /// The name that it was enrolled under.
+    pub(crate) name: String,
+    /// Its operating system, as it told.
+    pub(crate) os: String,
+    /// Its daemon's build, as it told.
+    pub(crate) build: String,
+    /// Its Claude Code CLI's version; `null` when none was found there.
+    pub(crate) claude_version: Option<String>,
+    /// When it was enrolled, Unix ms.
+    pub(crate) enrolled_at: WallMs,
+    /// When it was last connected, Unix ms; `null` if it never was.
+    pub(crate) last_seen: Option<WallMs>,
+    /// When it was revoked, Unix ms; `null` if it is not.
+    pub(crate) revoked_at: Option<WallMs>,
+    /// Whether it is connected now.
+    pub(crate) online: bool,
+    /// Whether it has taken its backlog.
+    pub(crate) synced: bool,
+    /// Free run slots; `null` while it is away.
+    pub(crate) capacity: Option<u32>,
+}
+
+/// A session as it is shown.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub(crate) struct SessionView {
+    /// What the device told of it.
+    #[serde(flatten)]
+    pub(crate) info: SessionInfo,
+    /// The device that it is on.
+    pub(crate) device: DeviceId,
+    /// Whether that device is connected now.
+    pub(crate) online: bool,
+}
+
+/// A project of a device as it is shown.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub(crate) struct ProjectView {
+    /// What the device told of it.
+    #[serde(flatten)]
+    pub(crate) info: ProjectInfo,
+    /// The device that serves it.
+    pub(crate) device: DeviceId,
+    /// Whether the account lets this device serve it.
+    pub(crate) approved: bool,
+    /// Whether that device is connected now.
+    pub(crate) online: bool,
+}
+
+/// One page of `GET /tasks`.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub(crate) struct TaskPage {
+    /// The tasks, in the order asked for; may be fewer than the limit, even none, while `next` is set.
+    pub(crate) tasks: Vec<TaskView>,
+    /// The cursor of the following page; `null` at the end.
+    pub(crate) next: Option<String>,
+}
+
+/// One page of `GET /messages`.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub(crate) struct MessagePage {
+    /// The messages, in the order asked for; may be fewer than the limit, even none, while `next` is set.
+    pub(crate) messages: Vec<MessageView>,
+    /// The cursor of the following page; `null` at the end.
+    pub(crate) next: Option<String>,
+}
+
+/// One page of `GET /devices`.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub(crate) struct DevicePage {
+    /// The devices, by id.
+    pub(crate) devices: Vec<DeviceView>,
+    /// The cursor of the following page; `null` at the end.
+    pub(crate) next: Option<String>,
+}
+
+/// One page of `GET /sessions`.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub(crate) struct SessionPage {
+    /// The sessions, by id.
+    pub(crate) sessions: Vec<SessionView>,
+    /// The cursor of the following page; `null` at the end.
+    pub(crate) next: Option<String>,
+}
+
+/// One page of `GET /projects`.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub(crate) struct ProjectPage {
+    /// The projects, by device and name.
+    pub(crate) projects: Vec<ProjectView>,
+    /// The cursor of the following page; `null` at the end.
+    pub(crate) next: Option<String>,
+}
+
+impl TaskView {
+    pub(crate) fn of(item: &ItemRecord) -> Self {
+        Self {
+            id: item.id,
+            status: item.state.status,
+            reason: item.state.reason.clone(),
+            until: item.state.until,
+            common: CommonView::of(item),
+            attempts: item.attempts.clone(),
+            result: item.result.clone(),
+        }
+    }
+}
+
+impl MessageView {
+    pub(crate) fn of(item: &ItemRecord) -> Self {
+        Self {
+            id: item.id,
+            status: stage_word(item),
+            common: CommonView::of(item),
+        }
+    }
+}
+
+impl CommonView {
+    fn of(item: &ItemRecord) -> Self {
+        Self {
+            device: item.device.clone(),
+            project: item.to.project.clone(),
+            session_id: item.to.session_id,
+            from: item.from.clone(),
+            priority: item.priority,
+            created_at: item.created_at,
+            expires_at: item.expires_at,
+            receipts: item.receipts.clone(),
+            replies: item.replies.clone(),
+            metadata: item.metadata.clone(),
+        }
+    }
+}
+
+impl DeviceView {
+    pub(crate) fn of(hub: &Hub, d: &DeviceRecord) -> Self {
+        let presence = hub.presence.of(&d.id);
+        Self {
+            id: d.id.clone(),
+            name: d.name.clone(),
+            os: d.os.clone(),
+            build: d.build.clone(),
+            claude_version: d.claude_version.clone(),
+            enrolled_at: d.enrolled_at,
+            last_seen: d.last_seen,
+            revoked_at: d.revoked_at,
+            online: presence.is_some(),
+            synced: presence.is_some_and(|(_, synced)| synced),
+            capacity: presence.map(|(free, _)| free),
+        }
+    }
+}
+
+impl SessionView {
+    pub(crate) fn of(hub: &Hub, s: SessionRecord) -> Self {
+        let online = hub.presence.is_online(&s.device);
+        Self {
+            info: s.info,
+            device: s.device,
+            online,
+        }
+    }
+}
+
+impl ProjectView {
+    pub(crate) fn of(hub: &Hub, p: ProjectRecord) -> Self {
+        let online = hub.presence.is_online(&p.device);
+        Self {
+            info: p.info,
+            device: p.device,
+            approved: p.approved,
+            online,
+        }
+    }
+}
+
+/// How far an item came, as the word of its last receipt's stage.
+pub(crate) fn stage_word(item: &ItemRecord) -> String {
+    item.receipts
+        .last()
+        .and_then(|r| serde_json::to_value(&r.stage).ok())
+        .and_then(|v| v.get("stage")?.as_str().map(str::to_owned))
+        .unwrap_or_default()
+}
