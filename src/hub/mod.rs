@@ -18,6 +18,7 @@ mod clock;
 mod directory;
 mod guard;
 mod limits;
+mod link;
 mod lock;
 mod mailbox;
 mod once;
