@@ -32,6 +32,10 @@ pub const RESULT_CHUNK_BYTES: usize = 512 << 10;
 pub const MAILBOX_ENVELOPES: u64 = 10_000;
 /// Bytes in a mailbox.
 pub const MAILBOX_BYTES: u64 = 256 << 20;
+/// Events in an account's log; the oldest make room.
+pub const EVENTS_KEPT: u64 = 50_000;
+/// Life of an event in the log.
+pub const EVENTS_KEPT_MS: i64 = 7 * 24 * 3600 * 1000;
 /// Life of an undelivered message.
 pub const MESSAGE_TTL_MS: i64 = 7 * 24 * 3600 * 1000;
 /// Life of an undelivered task.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use remote_collab::domain::{AccountId, DeviceId, EnvelopeId, Seq, WallMs, limits};
 use remote_collab::hub::store::{
-    AnyStore, Caps, Commit, Done, Expect, Mailbox, MailboxId, MemoryStore, Op, Records,
+    AnyStore, Caps, Commit, Done, Expect, Log, LogId, Mailbox, MailboxId, MemoryStore, Op, Records,
     SqliteStore, StoreError,
 };
 
@@ -102,6 +102,11 @@ laws! {
     a_slow_subscriber_is_told_to_read_again;
     due_envelopes_and_old_records_are_found_and_dropped_in_bounds;
     mailboxes_do_not_see_each_other;
+    an_event_is_there_with_its_batch_or_not_at_all;
+    the_oldest_events_make_room_and_a_number_is_not_given_twice;
+    old_events_go_with_time_and_the_newest_stays;
+    events_are_read_in_pages_and_by_what_they_are_about;
+    a_watcher_gets_every_event_or_is_told_what_it_missed;
 }
 
 type Make = fn(Caps) -> Bed;
@@ -222,6 +227,7 @@ async fn a_full_mailbox_refuses_and_takes_again_after_a_retirement(make: Make) {
     let bed = make(Caps {
         envelopes: 2,
         bytes: 100,
+        ..Caps::default()
     });
     let m = mailbox("a");
     bed.store
@@ -451,6 +457,138 @@ async fn mailboxes_do_not_see_each_other(make: Make) {
     assert_eq!(bed.store.position(&mailbox("c")).await.unwrap(), None);
 }
 
+fn log(account: &str) -> LogId {
+    LogId::of(&AccountId::new(account).unwrap())
+}
+
+fn note(to: &str, about: u128, n: usize) -> Op {
+    Op::Note {
+        log: log(to),
+        about: id(about),
+        at: NOW.plus(i64::try_from(n).unwrap()),
+        json: format!("{{\"n\":{n}}}").into(),
+    }
+}
+
+async fn events(store: &AnyStore, of: &str, after: u64, about: Option<u128>) -> Vec<u64> {
+    let of = log(of);
+    let page = store.events_after(&of, Seq(after), about.map(id), 100_000, 1 << 30);
+    page.await.unwrap().rows.iter().map(|n| n.seq.0).collect()
+}
+
+async fn an_event_is_there_with_its_batch_or_not_at_all(make: Make) {
+    let bed = make(Caps::default());
+    let s = &bed.store;
+    assert_eq!(s.log_position(&log("a")).await.unwrap(), None);
+    let done = s.commit(vec![note("a", 1, 1), Op::put("k", "v", Expect::Absent)]);
+    assert_eq!(done.await.unwrap()[0], Done::Noted { seq: Seq(1) });
+    let before = s.log_position(&log("a")).await.unwrap().unwrap();
+    assert_eq!((before.head, before.at), (Seq(1), NOW.plus(1)));
+    let mut watch = s.watch(&log("a"));
+    let trim = Op::Trim {
+        log: log("a"),
+        seq: Seq(1),
+    };
+    let failed = vec![
+        note("a", 2, 2),
+        trim,
+        note("b", 2, 2),
+        Op::put("k", "w", Expect::Absent),
+    ];
+    assert!(s.commit(failed).await.is_err());
+    assert_eq!(s.log_position(&log("a")).await.unwrap(), Some(before));
+    assert_eq!(events(s, "a", 0, None).await, [1]);
+    assert!(events(s, "b", 0, None).await.is_empty());
+    assert!(watch.try_recv().is_err());
+    s.commit(vec![note("b", 9, 1), note("a", 2, 2)])
+        .await
+        .unwrap();
+    assert_eq!(events(s, "a", 0, None).await, [1, 2]);
+    assert_eq!(events(s, "b", 0, None).await, [1]);
+    let of_b = s.log_position(&log("b")).await.unwrap().unwrap();
+    assert_ne!(of_b.epoch, before.epoch);
+}
+
+async fn the_oldest_events_make_room_and_a_number_is_not_given_twice(make: Make) {
+    let bed = make(Caps {
+        events: 100,
+        ..Caps::default()
+    });
+    let s = &bed.store;
+    for round in 0..20 {
+        let batch = (1..=50).map(|n| note("a", 1, round * 50 + n)).collect();
+        s.commit(batch).await.unwrap();
+    }
+    let left = events(s, "a", 0, None).await;
+    assert_eq!(left.last(), Some(&1000));
+    assert!((100..200).contains(&left.len()), "{}", left.len());
+    assert!(left.windows(2).all(|w| w[1] == w[0] + 1));
+    let all = Op::Trim {
+        log: log("a"),
+        seq: Seq(5000),
+    };
+    s.commit(vec![all]).await.unwrap();
+    assert_eq!(events(s, "a", 0, None).await, [1000]);
+    s.commit(vec![note("a", 1, 1)]).await.unwrap();
+    assert_eq!(events(s, "a", 0, None).await, [1000, 1001]);
+}
+
+async fn old_events_go_with_time_and_the_newest_stays(make: Make) {
+    let bed = make(Caps::default());
+    let s = &bed.store;
+    let batch = (0..10).map(|n| note("a", 1, n)).collect();
+    s.commit(batch).await.unwrap();
+    let week = NOW.plus(limits::EVENTS_KEPT_MS);
+    s.retain(week.plus(-1), 9).await.unwrap();
+    assert_eq!(events(s, "a", 0, None).await.len(), 10);
+    s.retain(week.plus(4), 9).await.unwrap();
+    assert_eq!(events(s, "a", 0, None).await, [6, 7, 8, 9, 10]);
+    s.retain(week.plus(1 << 40), 9).await.unwrap();
+    assert_eq!(events(s, "a", 0, None).await, [10]);
+}
+
+async fn events_are_read_in_pages_and_by_what_they_are_about(make: Make) {
+    let bed = make(Caps::default());
+    let (s, of) = (&bed.store, log("a"));
+    let batch = (1..=9).map(|n| note("a", n as u128 % 3, n)).collect();
+    s.commit(batch).await.unwrap();
+    assert_eq!(events(s, "a", 0, Some(1)).await, [1, 4, 7]);
+    assert_eq!(events(s, "a", 4, Some(1)).await, [7]);
+    let page = s.events_after(&of, Seq(2), None, 3, 1 << 20);
+    let page = page.await.unwrap();
+    assert_eq!((page.rows.len(), page.more), (3, true));
+    assert_eq!((page.rows[0].seq, page.rows[0].about), (Seq(3), id(0)));
+    assert_eq!(&*page.rows[0].json, "{\"n\":3}");
+    let by_bytes = s.events_after(&of, Seq(7), None, 9, 1);
+    let by_bytes = by_bytes.await.unwrap();
+    assert_eq!((by_bytes.rows.len(), by_bytes.more), (1, true));
+    let last = s.events_after(&of, Seq(8), None, 1, 1);
+    assert!(!last.await.unwrap().more);
+}
+
+async fn a_watcher_gets_every_event_or_is_told_what_it_missed(make: Make) {
+    let bed = make(Caps::default());
+    let s = &bed.store;
+    let mut watch = s.watch(&log("a"));
+    let mut other = s.watch(&log("b"));
+    s.commit(vec![note("a", 1, 1), note("a", 2, 2)])
+        .await
+        .unwrap();
+    for n in [1_u64, 2] {
+        let got = tokio::time::timeout(Duration::from_secs(5), watch.recv());
+        let got = got.await.unwrap().unwrap();
+        assert_eq!((got.seq, got.about), (Seq(n), id(n.into())));
+    }
+    assert!(other.try_recv().is_err());
+    let many = (0..5000).map(|n| note("a", 1, n)).collect();
+    s.commit(many).await.unwrap();
+    let lagged = tokio::time::timeout(Duration::from_secs(5), watch.recv());
+    assert!(matches!(
+        lagged.await.unwrap(),
+        Err(tokio::sync::broadcast::error::RecvError::Lagged(_))
+    ));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_committed_is_there_after_a_reopen() {
     let dir = tempfile::tempdir().unwrap();
@@ -459,10 +597,17 @@ async fn everything_committed_is_there_after_a_reopen() {
     let before = {
         let store = AnyStore::Sqlite(SqliteStore::open(&path).unwrap());
         store
-            .commit(vec![append(&m, 1), Op::put("k", "v", Expect::Any)])
+            .commit(vec![
+                append(&m, 1),
+                Op::put("k", "v", Expect::Any),
+                note("a", 1, 1),
+            ])
             .await
             .unwrap();
-        let before = store.position(&m).await.unwrap();
+        let before = (
+            store.position(&m).await.unwrap(),
+            store.log_position(&log("a")).await.unwrap(),
+        );
         store.close().await;
         assert_eq!(
             store.commit(vec![append(&m, 2)]).await,
@@ -471,7 +616,9 @@ async fn everything_committed_is_there_after_a_reopen() {
         before
     };
     let store = AnyStore::Sqlite(SqliteStore::open(&path).unwrap());
-    assert_eq!(store.position(&m).await.unwrap(), before);
+    assert_eq!(store.position(&m).await.unwrap(), before.0);
+    assert_eq!(store.log_position(&log("a")).await.unwrap(), before.1);
+    assert_eq!(events(&store, "a", 0, None).await, [1]);
     assert_eq!(store.get("k").await.unwrap().unwrap().value, "v");
     let mode =
         std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions());

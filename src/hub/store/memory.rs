@@ -4,32 +4,57 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tokio::sync::broadcast;
 use uuid::Uuid;
 
 use super::feeds::{Feed, Feeds, Pushed};
+use super::log::{SLACK, Watchers};
 use super::{
-    Caps, Commit, Done, Due, Expect, Mailbox, MailboxId, Op, Position, Records, Rows, StoreError,
-    Stored,
+    Caps, Commit, Done, Due, Expect, Log, LogId, LogPosition, Mailbox, MailboxId, Noted, NotedPage,
+    Op, Position, Records, Rows, StoreError, Stored,
 };
 use crate::core::server::Row;
-use crate::domain::{EnvelopeId, Epoch, Seq, WallMs, limits::FINISHED_KEPT_MS};
+use crate::domain::{
+    EnvelopeId, Epoch, Seq, WallMs,
+    limits::{EVENTS_KEPT_MS, FINISHED_KEPT_MS},
+};
 
 /// See the module.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryStore {
     state: Arc<Mutex<State>>,
     feeds: Feeds,
+    watchers: Watchers,
 }
 
 #[derive(Debug, Default)]
 struct State {
     caps: Caps,
-    boxes: BTreeMap<MailboxId, Log>,
+    boxes: BTreeMap<MailboxId, Mail>,
+    logs: BTreeMap<LogId, Events>,
     records: BTreeMap<String, Stored>,
 }
 
 #[derive(Debug)]
-struct Log {
+struct Events {
+    epoch: Epoch,
+    rows: BTreeMap<Seq, Arc<Noted>>,
+}
+
+impl Events {
+    fn head(&self) -> Option<&Noted> {
+        self.rows.last_key_value().map(|(_, noted)| &**noted)
+    }
+
+    /// Drops what stands up to `seq`, and gives it.
+    fn trim(&mut self, seq: Seq) -> BTreeMap<Seq, Arc<Noted>> {
+        let kept = self.rows.split_off(&Seq(seq.0.saturating_add(1)));
+        std::mem::replace(&mut self.rows, kept)
+    }
+}
+
+#[derive(Debug)]
+struct Mail {
     scalars: Scalars,
     rows: BTreeMap<Seq, Entry>,
     ids: BTreeMap<EnvelopeId, Seq>,
@@ -55,6 +80,15 @@ enum Undo {
     Text(MailboxId, Seq, Arc<str>),
     Forgotten(MailboxId, Seq, Entry),
     Record(String, Option<Stored>),
+    Noted(LogId, Seq),
+    Trimmed(LogId, BTreeMap<Seq, Arc<Noted>>),
+}
+
+/// What is handed on after the commit.
+#[derive(Default)]
+struct Pushes {
+    rows: Vec<(MailboxId, Pushed)>,
+    events: Vec<(LogId, Noted)>,
 }
 
 impl MemoryStore {
@@ -72,8 +106,8 @@ impl MemoryStore {
 }
 
 impl State {
-    fn mailbox(&mut self, id: &MailboxId) -> &mut Log {
-        self.boxes.entry(id.clone()).or_insert_with(|| Log {
+    fn mailbox(&mut self, id: &MailboxId) -> &mut Mail {
+        self.boxes.entry(id.clone()).or_insert_with(|| Mail {
             scalars: Scalars {
                 at: Position {
                     epoch: new_epoch(),
@@ -89,11 +123,18 @@ impl State {
         })
     }
 
+    fn log(&mut self, id: &LogId) -> &mut Events {
+        self.logs.entry(id.clone()).or_insert_with(|| Events {
+            epoch: new_epoch(),
+            rows: BTreeMap::new(),
+        })
+    }
+
     fn apply(
         &mut self,
         op: Op,
         undo: &mut Vec<Undo>,
-        pushes: &mut Vec<(MailboxId, Pushed)>,
+        pushes: &mut Pushes,
     ) -> Result<Done, StoreError> {
         let caps = self.caps;
         match op {
@@ -131,7 +172,7 @@ impl State {
                 );
                 undo.push(Undo::Row(mailbox.clone(), seq, id));
                 let row = Row { seq, json };
-                pushes.push((mailbox, Pushed { prev, row }));
+                pushes.rows.push((mailbox, Pushed { prev, row }));
                 Ok(Done::Appended {
                     seq,
                     duplicate: false,
@@ -191,6 +232,36 @@ impl State {
                     b.ids.remove(&id);
                     undo.push(Undo::Forgotten(mailbox, seq, entry));
                 }
+                Ok(Done::Nothing)
+            }
+            Op::Note {
+                log,
+                about,
+                at,
+                json,
+            } => {
+                let events = self.log(&log);
+                let seq = Seq(events.head().map_or(0, |n| n.seq.0) + 1);
+                let noted = Noted {
+                    seq,
+                    about,
+                    at,
+                    json,
+                };
+                events.rows.insert(seq, Arc::new(noted.clone()));
+                undo.push(Undo::Noted(log.clone(), seq));
+                if seq.0.is_multiple_of(SLACK) {
+                    let gone = events.trim(Seq(seq.0.saturating_sub(caps.events)));
+                    undo.push(Undo::Trimmed(log.clone(), gone));
+                }
+                pushes.events.push((log, noted));
+                Ok(Done::Noted { seq })
+            }
+            Op::Trim { log, seq } => {
+                let events = self.log(&log);
+                let head = events.head().map_or(0, |n| n.seq.0);
+                let gone = events.trim(seq.min(Seq(head.saturating_sub(1))));
+                undo.push(Undo::Trimmed(log, gone));
                 Ok(Done::Nothing)
             }
             Op::Put {
@@ -259,6 +330,10 @@ impl State {
             Undo::Record(key, Some(old)) => {
                 self.records.insert(key, old);
             }
+            Undo::Noted(log, seq) => {
+                self.log(&log).rows.remove(&seq);
+            }
+            Undo::Trimmed(log, mut gone) => self.log(&log).rows.append(&mut gone),
             Undo::Record(key, None) => {
                 self.records.remove(&key);
             }
@@ -273,7 +348,7 @@ fn new_epoch() -> Epoch {
 impl Commit for MemoryStore {
     async fn commit(&self, ops: Vec<Op>) -> Result<Vec<Done>, StoreError> {
         let mut state = self.lock();
-        let (mut undo, mut pushes, mut done) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut undo, mut pushes, mut done) = (Vec::new(), Pushes::default(), Vec::new());
         for op in ops {
             match state.apply(op, &mut undo, &mut pushes) {
                 Ok(d) => done.push(d),
@@ -286,8 +361,11 @@ impl Commit for MemoryStore {
             }
         }
         // Published under the lock, so that subscribers see the order of the commits.
-        for (mailbox, pushed) in &pushes {
+        for (mailbox, pushed) in &pushes.rows {
             self.feeds.publish(mailbox, pushed);
+        }
+        for (log, noted) in pushes.events {
+            self.watchers.publish(&log, noted);
         }
         Ok(done)
     }
@@ -366,6 +444,13 @@ impl Mailbox for MemoryStore {
     async fn retain(&self, now: WallMs, limit: u32) -> Result<usize, StoreError> {
         let mut state = self.lock();
         let mut left = limit as usize;
+        let old = now.plus(-EVENTS_KEPT_MS);
+        for events in state.logs.values_mut() {
+            let head = events.head().map_or(0, |n| n.seq.0);
+            let last = events.rows.values().take_while(|n| n.at <= old).last();
+            let last = last.map_or(0, |n| n.seq.0);
+            drop(events.trim(Seq(last.min(head.saturating_sub(1)))));
+        }
         for b in state.boxes.values_mut() {
             let old: Vec<(Seq, EnvelopeId)> = b
                 .rows
@@ -392,6 +477,48 @@ impl Mailbox for MemoryStore {
             state.records.remove(&key);
         }
         Ok(limit as usize - left)
+    }
+}
+
+impl Log for MemoryStore {
+    async fn events_after(
+        &self,
+        log: &LogId,
+        after: Seq,
+        about: Option<EnvelopeId>,
+        limit: u32,
+        max_bytes: u64,
+    ) -> Result<NotedPage, StoreError> {
+        let state = self.lock();
+        let mut page = NotedPage::default();
+        let mut bytes = 0;
+        let rows = state.logs.get(log).into_iter().flat_map(|e| {
+            e.rows
+                .range((Bound::Excluded(after), Bound::Unbounded))
+                .map(|(_, noted)| noted)
+        });
+        for noted in rows.filter(|n| about.is_none_or(|id| n.about == id)) {
+            bytes += noted.json.len() as u64;
+            let full = page.rows.len() >= limit as usize || bytes > max_bytes;
+            if full && !page.rows.is_empty() {
+                page.more = true;
+                break;
+            }
+            page.rows.push(Noted::clone(noted));
+        }
+        Ok(page)
+    }
+
+    async fn log_position(&self, log: &LogId) -> Result<Option<LogPosition>, StoreError> {
+        Ok(self.lock().logs.get(log).map(|e| LogPosition {
+            epoch: e.epoch,
+            head: e.head().map_or(Seq(0), |n| n.seq),
+            at: e.head().map_or(WallMs(0), |n| n.at),
+        }))
+    }
+
+    fn watch(&self, log: &LogId) -> broadcast::Receiver<Arc<Noted>> {
+        self.watchers.watch(log)
     }
 }
 

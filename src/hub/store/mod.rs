@@ -1,4 +1,4 @@
-//! Where the hub keeps things: mailboxes and records behind three small traits.
+//! Where the hub keeps things: mailboxes and records behind small traits.
 //!
 //! * [`Commit`]: a batch of [`Op`]s carried out in order, all or nothing. A batch is how an accepted task becomes
 //!   durable: its idempotency key, its envelope and its record in one step and with one fsync. On a store without
@@ -6,6 +6,7 @@
 //!   before it is a claim that a repetition finds again, what stands after it is derived and written anew by repeating
 //!   the batch, because an append is idempotent by the envelope's id.
 //! * [`Mailbox`]: reading a device's ordered log, and waiting for it to grow.
+//! * [`Log`]: an account's events, written by the same batches, bounded by dropping the oldest.
 //! * [`Records`]: small JSON texts under string keys, each with a version for compare-and-set.
 //!
 //! Laws that `tests/contract/store.rs` checks on every implementation: a `seq` is strictly increasing within a mailbox
@@ -16,6 +17,7 @@
 //! until [`limits::FINISHED_KEPT_MS`] later, so that a repetition finds it long after the longest life.
 
 mod feeds;
+mod log;
 pub mod memory;
 mod schema;
 pub mod sqlite;
@@ -25,10 +27,13 @@ use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
+use tokio::sync::broadcast;
+
 use crate::core::server::Row;
 use crate::domain::{AccountId, Code, DeviceId, EnvelopeId, Epoch, Seq, WallMs, limits};
 
 pub use feeds::{Feed, Pushed};
+pub use log::{Log, LogId, LogPosition, Noted, NotedPage};
 pub use memory::MemoryStore;
 pub use sqlite::SqliteStore;
 
@@ -125,6 +130,24 @@ pub enum Op {
         /// The envelope.
         id: EnvelopeId,
     },
+    /// Append an event to a log (made when new); the oldest ones make room.
+    Note {
+        /// To which log.
+        log: LogId,
+        /// The item that it is about.
+        about: EnvelopeId,
+        /// When, Unix ms.
+        at: WallMs,
+        /// The event, JSON.
+        json: Arc<str>,
+    },
+    /// Drop a log's events up to this one, never the newest.
+    Trim {
+        /// Of which log.
+        log: LogId,
+        /// Up to here.
+        seq: Seq,
+    },
     /// Write a record.
     Put {
         /// Its key.
@@ -177,6 +200,11 @@ pub enum Done {
     },
     /// The mailbox after a [`Op::Raise`] or [`Op::Renew`].
     At(Position),
+    /// The event stands here.
+    Noted {
+        /// Its place.
+        seq: Seq,
+    },
     /// The record's version.
     Put {
         /// The version.
@@ -321,7 +349,7 @@ pub trait Mailbox {
         limit: u32,
     ) -> impl Future<Output = Result<Vec<Due>, StoreError>> + Send;
 
-    /// Drops at most `limit` ids and records whose keeping time is over; tells how many.
+    /// Drops at most `limit` ids and records whose keeping time is over, and old events; tells how many ids and records.
     fn retain(
         &self,
         now: WallMs,
@@ -441,6 +469,25 @@ impl Mailbox for AnyStore {
     }
 }
 
+impl Log for AnyStore {
+    async fn events_after(
+        &self,
+        log: &LogId,
+        after: Seq,
+        about: Option<EnvelopeId>,
+        limit: u32,
+        max_bytes: u64,
+    ) -> Result<NotedPage, StoreError> {
+        each!(self, s => s.events_after(log, after, about, limit, max_bytes).await)
+    }
+    async fn log_position(&self, log: &LogId) -> Result<Option<LogPosition>, StoreError> {
+        each!(self, s => s.log_position(log).await)
+    }
+    fn watch(&self, log: &LogId) -> broadcast::Receiver<Arc<Noted>> {
+        each!(self, s => s.watch(log))
+    }
+}
+
 impl Records for AnyStore {
     async fn get_many(&self, keys: Vec<String>) -> Result<Vec<Stored>, StoreError> {
         each!(self, s => s.get_many(keys).await)
@@ -456,13 +503,15 @@ impl Records for AnyStore {
     }
 }
 
-/// The limits of one mailbox.
+/// The limits of one mailbox, and of one log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caps {
     /// Envelopes that still have their text.
     pub envelopes: u64,
     /// Bytes of those.
     pub bytes: u64,
+    /// Events of one account's log; the oldest make room.
+    pub events: u64,
 }
 
 impl Default for Caps {
@@ -470,6 +519,7 @@ impl Default for Caps {
         Self {
             envelopes: limits::MAILBOX_ENVELOPES,
             bytes: limits::MAILBOX_BYTES,
+            events: limits::EVENTS_KEPT,
         }
     }
 }

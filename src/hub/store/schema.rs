@@ -10,13 +10,13 @@ pub(super) use rusqlite::{
     Connection, Error as SqlError, OptionalExtension, Result as SqlResult, params,
 };
 
-use super::{MailboxId, Position, StoreError, Stored};
+use super::{LogId, LogPosition, MailboxId, Noted, Position, StoreError, Stored};
 use crate::domain::{EnvelopeId, InstanceId, Seq, WallMs};
 
 /// `RCHB`: says in the file's header whose it is.
 const APPLICATION_ID: i32 = 0x5243_4842;
 /// Forward-only steps; `user_version` counts those that were taken.
-const MIGRATIONS: &[&str] = &[include_str!("schema.sql")];
+const MIGRATIONS: &[&str] = &[include_str!("schema.sql"), include_str!("log.sql")];
 /// How long another process's lock is waited for.
 const BUSY: Duration = Duration::from_secs(5);
 /// Statements that stay prepared: all of them.
@@ -155,5 +155,37 @@ pub(super) fn stored(r: &SqlRow<'_>) -> rusqlite::Result<Stored> {
         value: r.get(1)?,
         version: nat(r.get(2)?),
         keep_until: r.get::<_, Option<i64>>(3)?.map(WallMs),
+    })
+}
+
+/// The log's number and where it stands.
+pub(super) fn log_scalars(
+    c: &Connection,
+    id: &LogId,
+) -> rusqlite::Result<Option<(i64, LogPosition)>> {
+    let found = c
+        .prepare_cached("SELECT id, epoch FROM logs WHERE name = ?1")?
+        .query_row(params![id.as_str()], |r| {
+            Ok((r.get::<_, i64>(0)?, InstanceId(Uuid::from_bytes(r.get(1)?))))
+        })
+        .optional()?;
+    let Some((n, epoch)) = found else {
+        return Ok(None);
+    };
+    let newest = c
+        .prepare_cached("SELECT seq, at FROM events WHERE log = ?1 ORDER BY seq DESC LIMIT 1")?
+        .query_row(params![n], |r| Ok((seq_of(r.get(0)?), WallMs(r.get(1)?))))
+        .optional()?;
+    let (head, at) = newest.unwrap_or_default();
+    Ok(Some((n, LogPosition { epoch, head, at })))
+}
+
+/// A row of `seq, about, at, json`.
+pub(super) fn noted(r: &SqlRow<'_>) -> rusqlite::Result<Noted> {
+    Ok(Noted {
+        seq: seq_of(r.get(0)?),
+        about: envelope_id(r, 1)?,
+        at: WallMs(r.get(2)?),
+        json: r.get_ref(3)?.as_str()?.into(),
     })
 }

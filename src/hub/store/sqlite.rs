@@ -14,20 +14,24 @@ use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, broadcast, oneshot};
 
 use super::feeds::{Feed, Feeds};
+use super::log::Watchers;
 use super::schema::{
-    Connection, OptionalExtension, SqlResult, at, envelope_id, int, map, open_plain, open_reader,
-    params, prepare, scalars, seq_of, stored, touch_private, wal_of,
+    Connection, OptionalExtension, SqlResult, at, envelope_id, int, log_scalars, map, noted,
+    open_plain, open_reader, params, prepare, scalars, seq_of, stored, touch_private, wal_of,
 };
 use super::writer::{Request, Writer, checkpoint_loop};
 use super::{
-    Caps, Commit, Done, Due, Expect, Mailbox, MailboxId, Op, Position, Records, Rows, StoreError,
-    Stored,
+    Caps, Commit, Done, Due, Expect, Log, LogId, LogPosition, Mailbox, MailboxId, Noted, NotedPage,
+    Op, Position, Records, Rows, StoreError, Stored,
 };
 use crate::core::server::Row;
-use crate::domain::{EnvelopeId, Seq, WallMs, limits::FINISHED_KEPT_MS};
+use crate::domain::{
+    EnvelopeId, Seq, WallMs,
+    limits::{EVENTS_KEPT_MS, FINISHED_KEPT_MS},
+};
 
 /// Batches that may wait for the writer.
 const QUEUE: usize = 4096;
@@ -46,6 +50,7 @@ struct Inner {
     readers: Mutex<Vec<Connection>>,
     permits: Semaphore,
     feeds: Feeds,
+    watchers: Watchers,
 }
 
 impl SqliteStore {
@@ -77,7 +82,7 @@ impl SqliteStore {
         let readers = (0..READERS)
             .map(|_| open_reader(path))
             .collect::<Result<Vec<_>, _>>()?;
-        let feeds = Feeds::default();
+        let (feeds, watchers) = (Feeds::default(), Watchers::default());
         let (tx, rx) = sync_channel(QUEUE);
         let (ask, asked) = sync_channel(1);
         let checkpoints = open_plain(path)?;
@@ -96,6 +101,7 @@ impl SqliteStore {
             wal: wal_of(path),
             caps,
             feeds: feeds.clone(),
+            watchers: watchers.clone(),
             ask,
             written: 0,
         };
@@ -107,6 +113,7 @@ impl SqliteStore {
                 readers: Mutex::new(readers),
                 permits: Semaphore::new(READERS),
                 feeds,
+                watchers,
             }),
         })
     }
@@ -295,12 +302,44 @@ impl Mailbox for SqliteStore {
                 .collect();
             self.commit(ops).await?;
         }
+        self.trim_old(now.plus(-EVENTS_KEPT_MS)).await?;
         let left = usize::try_from(limit).unwrap_or(0).saturating_sub(n);
         Ok(n + self.forget(now.plus(-FINISHED_KEPT_MS), left).await?)
     }
 }
 
 impl SqliteStore {
+    /// Drops the events of every log that are not newer than `before`.
+    async fn trim_old(&self, before: WallMs) -> Result<(), StoreError> {
+        let ops: Vec<Op> = self
+            .read(move |c| {
+                let mut logs = c.prepare_cached("SELECT id, name FROM logs")?;
+                let mut found = logs.query([])?;
+                let mut ops = Vec::new();
+                while let Some(log) = found.next()? {
+                    // From the oldest on: the first that stays ends the search.
+                    let last = c
+                        .prepare_cached("SELECT seq, at FROM events WHERE log = ?1 ORDER BY seq")?
+                        .query_map(params![log.get::<_, i64>(0)?], |r| {
+                            Ok((seq_of(r.get(0)?), WallMs(r.get(1)?)))
+                        })?
+                        .take_while(|e| e.as_ref().is_ok_and(|(_, at)| *at <= before))
+                        .last()
+                        .transpose()?;
+                    if let Some((seq, _)) = last {
+                        let log = LogId::from_stored(log.get_ref(1)?.as_str()?);
+                        ops.push(Op::Trim { log, seq });
+                    }
+                }
+                Ok(ops)
+            })
+            .await?;
+        if !ops.is_empty() {
+            self.commit(ops).await?;
+        }
+        Ok(())
+    }
+
     async fn forget(&self, before: WallMs, limit: usize) -> Result<usize, StoreError> {
         let ids: Vec<(String, EnvelopeId)> = self
             .read(move |c| {
@@ -326,6 +365,51 @@ impl SqliteStore {
             self.commit(ops).await?;
         }
         Ok(n)
+    }
+}
+
+impl Log for SqliteStore {
+    async fn events_after(
+        &self,
+        log: &LogId,
+        after: Seq,
+        about: Option<EnvelopeId>,
+        limit: u32,
+        max_bytes: u64,
+    ) -> Result<NotedPage, StoreError> {
+        let name = log.clone();
+        self.read(move |c| {
+            let mut q = c.prepare_cached(
+                "SELECT e.seq, e.about, e.at, e.json FROM events e JOIN logs l ON l.id = e.log
+                 WHERE l.name = ?1 AND e.seq > ?2 AND (?3 IS NULL OR e.about = ?3) ORDER BY e.seq",
+            )?;
+            let about = about.map(|id| id.0.into_bytes());
+            let mut found = q.query(params![name.as_str(), int(after.0), about])?;
+            let mut page = NotedPage::default();
+            let mut bytes = 0;
+            while let Some(r) = found.next()? {
+                let row: Noted = noted(r)?;
+                bytes += row.json.len() as u64;
+                let full = page.rows.len() >= limit as usize || bytes > max_bytes;
+                if full && !page.rows.is_empty() {
+                    page.more = true;
+                    break;
+                }
+                page.rows.push(row);
+            }
+            Ok(page)
+        })
+        .await
+    }
+
+    async fn log_position(&self, log: &LogId) -> Result<Option<LogPosition>, StoreError> {
+        let name = log.clone();
+        self.read(move |c| Ok(log_scalars(c, &name)?.map(|(_, at)| at)))
+            .await
+    }
+
+    fn watch(&self, log: &LogId) -> broadcast::Receiver<Arc<Noted>> {
+        self.inner.watchers.watch(log)
     }
 }
 

@@ -7,8 +7,10 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use super::feeds::{Feeds, Pushed};
+use super::log::{LogId, LogPosition, Noted, SLACK, Watchers};
 use super::schema::{
-    Connection, OptionalExtension, Scalars, SqlError, SqlResult, int, map, params, scalars, seq_of,
+    Connection, OptionalExtension, Scalars, SqlError, SqlResult, int, log_scalars, map, params,
+    scalars, seq_of,
 };
 use super::{Caps, Done, Expect, MailboxId, Op, StoreError};
 use crate::core::server::Row;
@@ -42,8 +44,16 @@ pub(super) struct Writer {
     pub(super) wal: PathBuf,
     pub(super) caps: Caps,
     pub(super) feeds: Feeds,
+    pub(super) watchers: Watchers,
     pub(super) ask: SyncSender<()>,
     pub(super) written: u64,
+}
+
+/// What is handed on after the commit.
+#[derive(Default)]
+struct Pushes {
+    rows: Vec<(MailboxId, Pushed)>,
+    events: Vec<(LogId, Noted)>,
 }
 
 type Answer = (
@@ -67,7 +77,7 @@ impl Writer {
     }
 
     fn group(&mut self, group: Vec<Request>) {
-        let mut pushes = Vec::new();
+        let mut pushes = Pushes::default();
         let mut answers: Vec<Answer> = Vec::with_capacity(group.len());
         let alone = group.len() == 1;
         let mut failed = self.run_sql("BEGIN IMMEDIATE").err();
@@ -97,10 +107,13 @@ impl Writer {
                 tracing::error!(error = %e, "the store cannot roll back; the next batch tells");
             }
             tracing::warn!(error = %e, "the store could not commit");
-            pushes.clear();
+            pushes = Pushes::default();
         }
-        for (mailbox, pushed) in &pushes {
+        for (mailbox, pushed) in &pushes.rows {
             self.feeds.publish(mailbox, pushed);
+        }
+        for (log, noted) in pushes.events {
+            self.watchers.publish(&log, noted);
         }
         for (reply, result) in answers {
             let result = match (&failed, result) {
@@ -119,11 +132,7 @@ impl Writer {
 
     /// One batch of a group, so that its failure undoes only itself. The savepoint copies every page that the batch
     /// changes: a batch that is alone in its transaction does without.
-    fn one(
-        &mut self,
-        ops: Vec<Op>,
-        pushes: &mut Vec<(MailboxId, Pushed)>,
-    ) -> Result<Vec<Done>, StoreError> {
+    fn one(&mut self, ops: Vec<Op>, pushes: &mut Pushes) -> Result<Vec<Done>, StoreError> {
         self.run_sql("SAVEPOINT batch")?;
         let done = self.all(ops, pushes);
         if done.is_ok() {
@@ -139,20 +148,17 @@ impl Writer {
     }
 
     /// The steps of a batch; after a failure, what was done before it stands until it is rolled back.
-    fn all(
-        &mut self,
-        ops: Vec<Op>,
-        pushes: &mut Vec<(MailboxId, Pushed)>,
-    ) -> Result<Vec<Done>, StoreError> {
-        let kept = pushes.len();
+    fn all(&mut self, ops: Vec<Op>, pushes: &mut Pushes) -> Result<Vec<Done>, StoreError> {
+        let kept = (pushes.rows.len(), pushes.events.len());
         let done: Result<_, _> = ops.into_iter().map(|op| self.apply(op, pushes)).collect();
         if done.is_err() {
-            pushes.truncate(kept);
+            pushes.rows.truncate(kept.0);
+            pushes.events.truncate(kept.1);
         }
         done
     }
 
-    fn apply(&mut self, op: Op, pushes: &mut Vec<(MailboxId, Pushed)>) -> Result<Done, StoreError> {
+    fn apply(&mut self, op: Op, pushes: &mut Pushes) -> Result<Done, StoreError> {
         self.written += 256;
         match op {
             Op::Append {
@@ -192,7 +198,7 @@ impl Writer {
                 let seq = Seq(seq);
                 let row = Row { seq, json };
                 let prev = b.at.head;
-                pushes.push((mailbox, Pushed { prev, row }));
+                pushes.rows.push((mailbox, Pushed { prev, row }));
                 Ok(Done::Appended {
                     seq,
                     duplicate: false,
@@ -265,6 +271,38 @@ impl Writer {
                 })?;
                 Ok(Done::Nothing)
             }
+            Op::Note {
+                log,
+                about,
+                at,
+                json,
+            } => {
+                self.written += json.len() as u64;
+                let (n, end) = self.log(&log)?;
+                let seq = Seq(end.head.0 + 1);
+                self.sql(|c| {
+                    c.prepare_cached(
+                        "INSERT INTO events (log, seq, about, at, json) VALUES (?1, ?2, ?3, ?4, ?5)",
+                    )?
+                    .execute(params![n, int(seq.0), about.0.as_bytes(), at.0, &*json])
+                })?;
+                if seq.0.is_multiple_of(SLACK) {
+                    self.trim(n, Seq(seq.0.saturating_sub(self.caps.events)))?;
+                }
+                let noted = Noted {
+                    seq,
+                    about,
+                    at,
+                    json,
+                };
+                pushes.events.push((log, noted));
+                Ok(Done::Noted { seq })
+            }
+            Op::Trim { log, seq } => {
+                let (n, end) = self.log(&log)?;
+                self.trim(n, seq.min(Seq(end.head.0.saturating_sub(1))))?;
+                Ok(Done::Nothing)
+            }
             Op::Put {
                 key,
                 value,
@@ -314,6 +352,25 @@ impl Writer {
             c.prepare_cached("INSERT INTO mailboxes (name, epoch) VALUES (?1, ?2)")?
                 .execute(params![id.as_str(), Uuid::new_v4().as_bytes()])?;
             scalars(c, id)?.ok_or(SqlError::QueryReturnedNoRows)
+        })
+    }
+
+    fn log(&self, id: &LogId) -> Result<(i64, LogPosition), StoreError> {
+        self.sql(|c| {
+            if let Some(found) = log_scalars(c, id)? {
+                return Ok(found);
+            }
+            c.prepare_cached("INSERT INTO logs (name, epoch) VALUES (?1, ?2)")?
+                .execute(params![id.as_str(), Uuid::new_v4().as_bytes()])?;
+            log_scalars(c, id)?.ok_or(SqlError::QueryReturnedNoRows)
+        })
+    }
+
+    fn trim(&self, log: i64, up_to: Seq) -> Result<(), StoreError> {
+        self.sql(|c| {
+            c.prepare_cached("DELETE FROM events WHERE log = ?1 AND seq <= ?2")?
+                .execute(params![log, int(up_to.0)])
+                .map(drop)
         })
     }
 
