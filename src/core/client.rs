@@ -8,13 +8,14 @@
 //! - [`Input::Stored`] may be coalesced, and may come late: it is a fact about the queue, not about a connection.
 
 use crate::domain::{
-    Cursor, Envelope, Epoch, InstanceId, ProjectInfo, Report, Seq, SessionInfo, WallMs,
+    Cursor, Envelope, EnvelopeId, Epoch, InstanceId, ProjectInfo, Report, Seq, SessionInfo, WallMs,
 };
 use crate::wire::{CloseCode, DeviceFrame, RejectedReport};
 
 use super::retry::Retry;
 
 mod config;
+mod frames;
 mod machine;
 mod outbox;
 mod session;
@@ -128,8 +129,13 @@ pub enum Input {
     TransportFailed(DialFailure),
     /// A text frame came (any size; decoded by the machine).
     Text(String),
-    /// A ping or pong came.
+    /// A sign of life came that says nothing more: a ping, a foreign pong.
     Heard,
+    /// The pong of the ping with this number came ([`Output::Ping`]).
+    Pong(u64),
+    /// Everything that had come off the transport was fed in, and nothing more waits there. Only needed after
+    /// [`Input::Woke`]; feeding it at every idle moment is fine.
+    Drained,
     /// The transport closed, with the peer's close code if one came.
     TransportClosed {
         /// The code.
@@ -171,8 +177,8 @@ pub enum Output {
     SendHello,
     /// Send this frame.
     Send(DeviceFrame),
-    /// Send a WebSocket ping.
-    Ping,
+    /// Send a WebSocket ping that carries this number, so that its own pong is known.
+    Ping(u64),
     /// Close the transport with this code, or drop it if a close was already received.
     Close {
         /// The code.
@@ -186,6 +192,16 @@ pub enum Output {
         cursor: Cursor,
         /// The envelope.
         envelope: Box<Envelope>,
+    },
+    /// The envelope at this cursor cannot be read: if it has a name, note durably that it is finished and append the
+    /// receipt `undeliverable` with this reason; in any case move the durable cursor past it, then feed [`Input::Stored`].
+    Refuse {
+        /// Its place.
+        cursor: Cursor,
+        /// Its name, if that could be read.
+        id: Option<EnvelopeId>,
+        /// What is wrong with it.
+        reason: String,
     },
     /// The hub's mailbox has a new life: keep the queue, forget the old cursor durably.
     ResetCursor {

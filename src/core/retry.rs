@@ -88,6 +88,8 @@ impl Default for RetryConfig {
 pub(crate) enum Failure {
     /// The network, the transport or silence.
     Network,
+    /// The peer of a link from before a sleep is gone: it was dead before we looked.
+    Asleep,
     /// Too many attempts (429, 4429).
     Limited {
         /// When the peer wants to be asked again, ms.
@@ -214,6 +216,8 @@ impl Policy {
                     Verdict::Stop(Code::ClockSkew)
                 }
             }
+            // A sleep is no failure of the way there, and it cannot come often.
+            Failure::Asleep => Verdict::Now,
             Failure::Fatal(code) => Verdict::Stop(code),
         }
     }

@@ -9,8 +9,9 @@ use crate::domain::{Ts, WallMs};
 
 /// A gap between the clocks from which on the machine is taken to have slept, ms.
 const SLEPT_MS: u64 = 2_000;
-/// Time between two looks from which on this process is taken to have been stopped; the shells look every two seconds.
-const STOPPED_MS: u64 = 15_000;
+/// Time between two looks from which on this process is taken to have been stopped, ms; the shells look every second. A
+/// machine that is so busy costs one ping.
+const STOPPED_MS: u64 = 3_000;
 
 /// Time since this clock was made, and whether the machine or this process slept.
 #[derive(Debug, Clone)]
@@ -58,7 +59,7 @@ impl Clock {
         Ts(awake_ms().saturating_sub(self.origin_ms))
     }
 
-    /// Whether the machine slept, or this process was stopped, since the last call; to be called every two seconds.
+    /// Whether the machine slept, or this process was stopped, since the last call; to be called every second.
     pub fn slept(&mut self) -> bool {
         let look = Look::take();
         let slept = look.slept_since(self.last);
@@ -125,5 +126,6 @@ mod tests {
         assert!(!look(3_000, 60).slept_since(before));
         assert!(look(3_000, 600_050).slept_since(before), "suspended");
         assert!(look(61_000, 50).slept_since(before), "stopped");
+        assert!(look(5_000, 50).slept_since(before), "stopped for a moment");
     }
 }

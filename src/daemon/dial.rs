@@ -66,8 +66,10 @@ impl std::fmt::Debug for Dialer {
 pub enum Event {
     /// A text frame.
     Text(String),
-    /// A ping or pong.
+    /// A ping, or a pong that is none of ours.
     Heard,
+    /// The pong of the ping with this number.
+    Pong(u64),
     /// The end; nothing follows.
     Closed {
         /// The peer's close code, if one came.
@@ -299,7 +301,11 @@ impl Reader {
         loop {
             return match self.0.next().await {
                 Some(Ok(Message::Text(text))) => Event::Text(text.as_str().to_owned()),
-                Some(Ok(Message::Ping(_) | Message::Pong(_))) => Event::Heard,
+                Some(Ok(Message::Ping(_))) => Event::Heard,
+                Some(Ok(Message::Pong(body))) => <[u8; 8]>::try_from(body.as_ref())
+                    .map_or(Event::Heard, |number| {
+                        Event::Pong(u64::from_be_bytes(number))
+                    }),
                 Some(Ok(Message::Binary(_))) => Event::Text("a binary frame".to_owned()),
                 Some(Ok(Message::Close(frame))) => match frame {
                     Some(f) => Event::Closed {
@@ -341,13 +347,13 @@ impl Writer {
         self.send(Message::text(text), WRITE_TIMEOUT).await
     }
 
-    /// Sends a ping.
+    /// Sends a ping that carries this number.
     ///
     /// # Errors
     /// When it did not leave in time; the transport is of no use then.
-    pub async fn ping(&mut self) -> io::Result<()> {
-        self.send(Message::Ping(Vec::new().into()), WRITE_TIMEOUT)
-            .await
+    pub async fn ping(&mut self, number: u64) -> io::Result<()> {
+        let body = number.to_be_bytes().to_vec();
+        self.send(Message::Ping(body.into()), WRITE_TIMEOUT).await
     }
 
     /// Sends a close frame.

@@ -31,7 +31,10 @@ mod frame;
 pub mod schema;
 
 pub use close::CloseCode;
-pub use codec::{DecodeError, decode, encode, encode_deliver, encoded_len};
+pub use codec::{
+    DecodeError, Unreadable, decode, encode, encode_deliver, encoded_len, unreadable_envelope,
+    unreadable_report,
+};
 pub use frame::{DeviceFrame, Hello, HubFrame, OutboxPosition, RejectedReport, Resume, Welcome};
 
 /// The WebSocket sub-protocol: the version of everything in this module.

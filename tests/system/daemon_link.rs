@@ -43,20 +43,20 @@ impl SnapshotSource for Empty {
     }
 }
 
-struct Device {
-    store: Store,
-    link: LinkHandle,
+pub(crate) struct Device {
+    pub(crate) store: Store,
+    pub(crate) link: LinkHandle,
     stop: CancellationToken,
     running: JoinHandle<()>,
     _capacity: watch::Sender<u32>,
 }
 
 impl Device {
-    async fn start(dir: &Path) -> Self {
+    pub(crate) async fn start(dir: &Path) -> Self {
         Self::with(dir, None, ClientConfig::default()).await
     }
 
-    async fn with(dir: &Path, ca: Option<&Path>, config: ClientConfig) -> Self {
+    pub(crate) async fn with(dir: &Path, ca: Option<&Path>, config: ClientConfig) -> Self {
         let store = Store::open(&dir.join(FILE)).unwrap();
         let (capacity, free) = watch::channel(2);
         let stop = CancellationToken::new();
@@ -81,7 +81,7 @@ impl Device {
         }
     }
 
-    async fn until(&self, what: impl Fn(&LinkStatus) -> bool) -> LinkStatus {
+    pub(crate) async fn until(&self, what: impl Fn(&LinkStatus) -> bool) -> LinkStatus {
         let mut status = self.link.status();
         let seen = timeout(DEADLINE, status.wait_for(|s| what(s))).await;
         match seen {
@@ -90,13 +90,13 @@ impl Device {
         }
     }
 
-    async fn queued(&self) -> Vec<u128> {
+    pub(crate) async fn queued(&self) -> Vec<u128> {
         let rows = self.store.queued(QueueFilter::default(), 1_000).await;
         let rows = rows.unwrap();
         rows.iter().map(|r| r.envelope.id.0.as_u128()).collect()
     }
 
-    async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.stop.cancel();
         timeout(DEADLINE, self.running).await.unwrap().unwrap();
         drop(self.link);
@@ -104,7 +104,7 @@ impl Device {
     }
 }
 
-fn message(n: u128) -> Envelope {
+pub(crate) fn message(n: u128) -> Envelope {
     Envelope {
         id: EnvelopeId::from_u128(n),
         kind: EnvelopeKind::Message,
@@ -124,7 +124,7 @@ fn message(n: u128) -> Envelope {
     }
 }
 
-async fn enrolled() -> (FakeHub, TempDir) {
+pub(crate) async fn enrolled() -> (FakeHub, TempDir) {
     let hub = FakeHub::start().await;
     let dir = tempfile::tempdir().unwrap();
     hub.enrol(dir.path(), "http");

@@ -219,6 +219,11 @@ impl Connection {
             .unwrap();
     }
 
+    /// Sends what may be no frame.
+    pub(crate) async fn send_text(&mut self, text: String) {
+        self.socket.send(Message::text(text)).await.unwrap();
+    }
+
     pub(crate) async fn deliver(&mut self, seq: u64, envelope: Envelope) {
         self.send(HubFrame::Deliver {
             seq: Seq(seq),

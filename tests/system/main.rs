@@ -21,6 +21,9 @@ mod killed;
 mod lifecycle;
 #[cfg(target_os = "linux")]
 mod link_abuse;
+mod link_unreadable;
+#[cfg(target_os = "linux")]
+mod link_wake;
 #[cfg(target_os = "linux")]
 mod no_secrets;
 mod settings_file;

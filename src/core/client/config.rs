@@ -33,7 +33,7 @@ impl Default for ClientConfig {
             connect_timeout_ms: limits::CONNECT_TIMEOUT_MS,
             handshake_timeout_ms: limits::HANDSHAKE_TIMEOUT_MS,
             heartbeat_margin_ms: limits::HEARTBEAT_DEAD_MS - 2 * limits::HEARTBEAT_MS,
-            probe_ms: 5_000,
+            probe_ms: 2_000,
             stable_after_ms: limits::STABLE_AFTER_MS,
             reconnect_timeout_ms: None,
             max_frame_bytes: limits::MAX_FRAME_BYTES,

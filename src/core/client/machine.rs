@@ -12,20 +12,14 @@
 
 use std::collections::VecDeque;
 
-use crate::domain::{Code, Cursor, Seq, Ts};
-use crate::wire::{
-    CloseCode, DecodeError, DeviceFrame, Hello, HubFrame, OutboxPosition, Welcome, decode,
-    encoded_len,
-};
+use crate::domain::{Code, Cursor, Ts};
+use crate::wire::{CloseCode, DeviceFrame};
 
 use super::config::ClientConfig;
-use super::outbox::Pump;
-use super::session::{MAX_NUMBER, Session, Step};
-use super::{Cause, HelloSnapshot, Input, LinkState, Output, Status};
-use crate::core::heartbeat::{Beat, Heartbeat};
-use crate::core::resume::{Adopt, adopt};
+use super::session::Session;
+use super::{Cause, Input, LinkState, Output, Status};
+use crate::core::heartbeat::Beat;
 use crate::core::retry::{Failure, Policy, classify_close};
-use crate::core::window::Inbox;
 
 #[derive(Debug)]
 pub(super) enum Phase {
@@ -71,7 +65,10 @@ pub struct LinkClient {
     pub(super) hub_error: Option<(String, String)>,
     pub(super) unknown_frames: u64,
     pub(super) unknown_kinds: u64,
+    pub(super) unreadable: u64,
     pub(super) malformed: u64,
+    /// An envelope without a name at this place closed the connection so often.
+    pub(super) nameless: Option<(Cursor, u32)>,
 }
 
 impl LinkClient {
@@ -96,7 +93,9 @@ impl LinkClient {
             hub_error: None,
             unknown_frames: 0,
             unknown_kinds: 0,
+            unreadable: 0,
             malformed: 0,
+            nameless: None,
         }
     }
 
@@ -125,6 +124,7 @@ impl LinkClient {
             hub_error: self.hub_error.clone(),
             unknown_frames: self.unknown_frames,
             unknown_kinds: self.unknown_kinds,
+            unreadable: self.unreadable,
             malformed: self.malformed,
         }
     }
@@ -207,11 +207,14 @@ impl LinkClient {
         };
         match s.beat.on_timeout(now) {
             Beat::Quiet => {}
-            Beat::Ping => self.out.push_back(Output::Ping),
+            Beat::Ping(ping) => self.out.push_back(Output::Ping(ping)),
             Beat::Dead => {
-                self.hang_up(CloseCode::Heartbeat, "silent");
-                self.fail(Failure::Network, Cause::Silent, now);
-                return;
+                let failure = if s.beat.is_silent(now) {
+                    Failure::Network
+                } else {
+                    Failure::Asleep
+                };
+                return self.deaf(failure, now);
             }
         }
         if now >= s.renew_at {
@@ -270,7 +273,10 @@ impl LinkClient {
             }
             Input::TransportClosed { code, detail } => {
                 if self.has_transport() || matches!(self.phase, Phase::Dialing { .. }) {
-                    let failure = classify_close(code, &detail, self.said);
+                    let failure = match classify_close(code, &detail, self.said) {
+                        Failure::Network if self.is_doubted(now) => Failure::Asleep,
+                        failure => failure,
+                    };
                     let detail = match code {
                         Some(code) => format!("closed with {code}: {detail}"),
                         None => detail,
@@ -281,6 +287,16 @@ impl LinkClient {
             Input::Heard => {
                 if let Phase::Open(s) = &mut self.phase {
                     s.beat.heard(now);
+                }
+            }
+            Input::Pong(ping) => {
+                if let Phase::Open(s) = &mut self.phase {
+                    s.beat.pong(ping, now);
+                }
+            }
+            Input::Drained => {
+                if let Phase::Open(s) = &mut self.phase {
+                    s.beat.drained();
                 }
             }
             Input::Text(text) => self.text(&text, now),
@@ -312,190 +328,6 @@ impl LinkClient {
         }
     }
 
-    /// Sends `hello` with what the stores hold now; ignored when the transport is gone already.
-    pub fn hello(&mut self, snapshot: HelloSnapshot, now: Ts) {
-        let Phase::Opening { deadline } = self.phase else {
-            return;
-        };
-        // The store may have told of later commits already.
-        self.durable = match (snapshot.last, self.durable) {
-            (Some(read), Some(told)) if told > read => Some(told),
-            (read, _) => read,
-        };
-        self.next_n = self.next_n.max(snapshot.next_n);
-        let mut hello = Hello {
-            instance: snapshot.instance,
-            last: self.durable,
-            outbox: OutboxPosition {
-                instance: snapshot.outbox_instance,
-                next_n: self.next_n,
-            },
-            build: snapshot.build,
-            os: snapshot.os,
-            claude_version: snapshot.claude_version,
-            capacity: snapshot.capacity,
-            projects: snapshot.projects,
-            sessions: snapshot.sessions,
-        };
-        // A directory too large for a frame is cut: the rest follows as reports.
-        while encoded_len(&hello) + 32 > self.config.max_frame_bytes {
-            if hello.sessions.is_empty() && hello.projects.is_empty() {
-                break;
-            }
-            hello.sessions.truncate(hello.sessions.len() / 2);
-            if hello.sessions.is_empty() {
-                hello.projects.truncate(hello.projects.len() / 2);
-            }
-        }
-        self.phase = Phase::Greeted {
-            deadline: deadline.max(now),
-        };
-        self.out.push_back(Output::Send(DeviceFrame::Hello(hello)));
-    }
-
-    fn text(&mut self, text: &str, now: Ts) {
-        if !self.has_transport() {
-            return;
-        }
-        let frame = match decode::<HubFrame>(text, self.config.max_frame_bytes) {
-            Ok(frame) => frame,
-            Err(e) => {
-                self.malformed = self.malformed.saturating_add(1);
-                let code = match e {
-                    DecodeError::TooLarge { .. } => CloseCode::TooLarge,
-                    DecodeError::Malformed(_) => CloseCode::Protocol,
-                };
-                return self.breach(code, e.to_string(), now);
-            }
-        };
-        if let Phase::Open(s) = &mut self.phase {
-            s.beat.heard(now);
-        }
-        match frame {
-            HubFrame::Unknown => self.unknown_frames = self.unknown_frames.saturating_add(1),
-            HubFrame::Error {
-                code,
-                message,
-                retry_after_s,
-            } => {
-                self.said = Some((Code::parse(&code), retry_after_s));
-                self.hub_error = Some((code, message));
-            }
-            HubFrame::Welcome(welcome) => match self.phase {
-                Phase::Greeted { .. } => self.welcome(&welcome, now),
-                _ => self.breach(CloseCode::Protocol, "welcome at the wrong time".into(), now),
-            },
-            frame => {
-                let Phase::Open(s) = &mut self.phase else {
-                    return self.breach(CloseCode::Protocol, "a frame before welcome".into(), now);
-                };
-                match s.frame(frame, now, &mut self.out) {
-                    Ok(Step::On) => {}
-                    Ok(Step::UnknownKind) => {
-                        self.unknown_kinds = self.unknown_kinds.saturating_add(1);
-                    }
-                    Ok(Step::Synced) => self.maybe_live(now),
-                    Err(why) => self.breach(CloseCode::Protocol, why, now),
-                }
-            }
-        }
-    }
-
-    fn welcome(&mut self, w: &Welcome, now: Ts) {
-        if w.report_n > MAX_NUMBER || w.head.0 > MAX_NUMBER {
-            return self.breach(
-                CloseCode::Protocol,
-                "welcome with absurd numbers".into(),
-                now,
-            );
-        }
-        let start = match adopt(self.durable, w.epoch, w.resume) {
-            Adopt::Contradiction => {
-                let why = "the hub continues a cursor of another epoch".into();
-                return self.breach(CloseCode::Protocol, why, now);
-            }
-            Adopt::Continue(seq) => seq,
-            Adopt::Reset => {
-                self.out.push_back(Output::ResetCursor { epoch: w.epoch });
-                self.durable = Some(Cursor {
-                    epoch: w.epoch,
-                    seq: Seq(0),
-                });
-                Seq(0)
-            }
-        };
-        self.out.push_back(Output::HubClock { hub_now: w.now });
-        if let Some(free) = self.capacity.take() {
-            self.out
-                .push_back(Output::Send(DeviceFrame::Capacity { free }));
-        }
-        let mut next_n = self.next_n;
-        if w.report_n >= next_n.max(1) {
-            self.out.push_back(Output::RenumberOutbox {
-                after_n: w.report_n,
-            });
-            next_n = w.report_n.saturating_add(1);
-        } else if w.report_n > 0 {
-            self.out.push_back(Output::PruneReports {
-                through_n: w.report_n,
-                rejected: Vec::new(),
-            });
-        }
-        let max_frame = usize::try_from(w.max_frame_bytes).unwrap_or(usize::MAX);
-        let heartbeat_ms = w.heartbeat_s.clamp(1, 3_600) * 1_000;
-        let dead_ms = 2 * heartbeat_ms + self.config.heartbeat_margin_ms;
-        let auth_ms = w.auth_expires_in_s.clamp(1, 7 * 24 * 3_600) * 1_000;
-        self.phase = Phase::Open(Box::new(Session {
-            epoch: w.epoch,
-            generation: w.generation,
-            window: (w.window as usize).max(1),
-            inbox: Inbox::new(start),
-            pump: Pump::new(
-                w.report_n,
-                next_n,
-                self.config.report_window,
-                max_frame.min(self.config.max_frame_bytes),
-            ),
-            beat: Heartbeat::new(heartbeat_ms, dead_ms, now),
-            synced: None,
-            live: None,
-            progress: now.plus(dead_ms),
-            renew_at: now.plus(auth_ms / 3 * 2),
-            auth_ms,
-            dead_ms,
-        }));
-    }
-
-    fn stored(&mut self, at: Cursor, now: Ts) {
-        self.durable = match self.durable {
-            Some(known) if known.epoch == at.epoch => {
-                Some(if at.seq > known.seq { at } else { known })
-            }
-            Some(known) => Some(known),
-            None => Some(at),
-        };
-        if let Phase::Open(s) = &mut self.phase
-            && s.epoch == at.epoch
-        {
-            s.inbox.stored(at.seq);
-            s.progress = now.plus(s.dead_ms);
-            self.maybe_live(now);
-        }
-    }
-
-    /// SYNCED: the backlog was sent, and every envelope of it is durable here.
-    fn maybe_live(&mut self, now: Ts) {
-        if let Phase::Open(s) = &mut self.phase
-            && s.live.is_none()
-            && s.synced.is_some_and(|seq| s.inbox.has_stored(seq))
-        {
-            s.live = Some(now);
-            self.lost_at = None;
-            self.hub_error = None;
-            self.tell(None, now);
-        }
-    }
-
     fn woke(&mut self, now: Ts) {
         let soon = now.plus(self.config.probe_ms);
         match &mut self.phase {
@@ -507,10 +339,24 @@ impl LinkClient {
             Phase::Dialing { deadline }
             | Phase::Opening { deadline }
             | Phase::Greeted { deadline } => *deadline = soon.min(*deadline),
+            // The hub, which did not sleep, gave this connection up.
+            Phase::Open(s) if s.beat.is_silent(now) => self.deaf(Failure::Asleep, now),
             Phase::Open(s) => {
-                s.beat.probe(now, self.config.probe_ms);
-                self.out.push_back(Output::Ping);
+                if let Some(ping) = s.beat.probe(now, self.config.probe_ms) {
+                    self.out.push_back(Output::Ping(ping));
+                }
             }
         }
+    }
+
+    /// Whether a probe waits for an answer.
+    fn is_doubted(&self, now: Ts) -> bool {
+        matches!(&self.phase, Phase::Open(s) if s.beat.is_doubted(now))
+    }
+
+    /// The hub does not answer.
+    fn deaf(&mut self, failure: Failure, now: Ts) {
+        self.hang_up(CloseCode::Heartbeat, "silent");
+        self.fail(failure, Cause::Silent, now);
     }
 }

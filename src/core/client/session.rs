@@ -41,6 +41,25 @@ pub(super) enum Step {
 }
 
 impl Session {
+    /// Takes note of a delivered envelope; `None` for a duplicate, which only has to be acked again.
+    ///
+    /// # Errors
+    /// When the hub breaks the window, or numbers absurdly.
+    pub(super) fn take(&mut self, seq: Seq, now: Ts) -> Result<Option<Cursor>, String> {
+        if seq.0 == 0 || seq.0 > MAX_NUMBER {
+            return Err(format!("deliver with seq {}", seq.0));
+        }
+        self.progress = now.plus(self.dead_ms);
+        if !self.inbox.deliver(seq) {
+            return Ok(None);
+        }
+        if self.inbox.unacked() > self.window {
+            return Err(format!("more than {} envelopes in flight", self.window));
+        }
+        let epoch = self.epoch;
+        Ok(Some(Cursor { epoch, seq }))
+    }
+
     pub(super) fn frame(
         &mut self,
         frame: HubFrame,
@@ -49,21 +68,10 @@ impl Session {
     ) -> Result<Step, String> {
         match frame {
             HubFrame::Deliver { seq, envelope } => {
-                if seq.0 == 0 || seq.0 > MAX_NUMBER {
-                    return Err(format!("deliver with seq {}", seq.0));
-                }
-                self.progress = now.plus(self.dead_ms);
-                if !self.inbox.deliver(seq) {
+                let Some(cursor) = self.take(seq, now)? else {
                     return Ok(Step::On);
-                }
-                if self.inbox.unacked() > self.window {
-                    return Err(format!("more than {} envelopes in flight", self.window));
-                }
-                let known_kind = !matches!(envelope.kind, EnvelopeKind::Other(_));
-                let cursor = Cursor {
-                    epoch: self.epoch,
-                    seq,
                 };
+                let known_kind = !matches!(envelope.kind, EnvelopeKind::Other(_));
                 out.push_back(Output::Store { cursor, envelope });
                 Ok(if known_kind {
                     Step::On

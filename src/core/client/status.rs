@@ -29,6 +29,8 @@ pub struct Status {
     pub unknown_frames: u64,
     /// Envelopes of unknown kind, stored all the same.
     pub unknown_kinds: u64,
+    /// Envelopes that could not be read: reported `undeliverable`, or passed over when they had not even a name.
+    pub unreadable: u64,
     /// Texts that were not frames; each closed a connection.
     pub malformed: u64,
 }

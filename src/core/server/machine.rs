@@ -10,7 +10,10 @@
 use std::collections::VecDeque;
 
 use crate::domain::{Code, Cursor, Report, Seq, Ts};
-use crate::wire::{CloseCode, DecodeError, DeviceFrame, HubFrame, RejectedReport, Welcome, decode};
+use crate::wire::{
+    CloseCode, DecodeError, DeviceFrame, HubFrame, RejectedReport, Welcome, decode,
+    unreadable_report,
+};
 
 use super::config::ServerConfig;
 use super::feed::Feed;
@@ -166,7 +169,7 @@ impl LinkServer {
             Phase::Open(s) => {
                 match s.beat.on_timeout(now) {
                     Beat::Quiet => {}
-                    Beat::Ping => self.out.push_back(Output::Ping),
+                    Beat::Ping(_) => self.out.push_back(Output::Ping),
                     Beat::Dead => {
                         let message = "nothing was heard for too long";
                         return self.fail(Code::HeartbeatLost, message, CloseCode::Heartbeat);
@@ -282,7 +285,11 @@ impl LinkServer {
             Err(e @ DecodeError::TooLarge { .. }) => {
                 return self.fail(Code::TooLarge, &e.to_string(), CloseCode::TooLarge);
             }
-            Err(e) => return self.fail(Code::MalformedJson, &e.to_string(), CloseCode::Protocol),
+            Err(e) => match unreadable_report(text) {
+                // One bad report blocks neither the rest nor the link.
+                Some(report) => DeviceFrame::Report(report),
+                None => return self.fail(Code::MalformedJson, &e.to_string(), CloseCode::Protocol),
+            },
         };
         match (frame, &mut self.phase) {
             (DeviceFrame::Unknown, phase) => {

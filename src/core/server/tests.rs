@@ -333,6 +333,23 @@ fn reports_are_committed_in_gathered_batches_and_confirmed_after_it() {
 }
 
 #[test]
+fn an_unreadable_report_keeps_its_place_and_says_nothing() {
+    let mut rig = Rig::open(10);
+    let out = rig.feed(Input::Text(
+        r#"{"type":"report","n":1,"id":"no uuid","kind":1}"#.into(),
+    ));
+    let [Output::StoreReports(reports)] = out.as_slice() else {
+        panic!("{out:?}")
+    };
+    assert!(reports[0].n == 1 && reports[0].read().is_err());
+    let out = rig.feed(Input::Text(r#"{"type":"report","id":"no number"}"#.into()));
+    assert!(
+        out.iter().any(|o| matches!(o, Output::Close { .. })),
+        "{out:?}"
+    );
+}
+
+#[test]
 fn a_report_sent_twice_is_confirmed_again_and_not_committed_again() {
     let mut rig = Rig::open(8);
     rig.frame(&report(1));

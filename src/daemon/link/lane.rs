@@ -12,7 +12,7 @@ use futures::future::BoxFuture;
 
 use crate::core::client::HelloSnapshot;
 use crate::daemon::store::{Incoming, Store, StoreError, Stored};
-use crate::domain::{Cursor, Epoch, Report};
+use crate::domain::{Cursor, EnvelopeId, Epoch, Report};
 use crate::wire::RejectedReport;
 
 use super::SnapshotSource;
@@ -27,6 +27,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 pub(super) enum Work {
     /// Store envelopes at their cursors.
     Store(Vec<Incoming>),
+    /// Note that an envelope cannot be read, and move the cursor past it.
+    Refuse(Cursor, Option<EnvelopeId>, String),
     /// Begin the cursor anew.
     Reset(Epoch),
     /// Read hello's snapshot.
@@ -132,6 +134,14 @@ fn run(
         }
         let done = match work.clone() {
             Work::Store(batch) => store_batch(&store, batch).await,
+            Work::Refuse(cursor, id, reason) => {
+                let refused = store.refuse(cursor, id, reason).await;
+                refused.map(|()| Done::Stored {
+                    last: cursor,
+                    count: 1,
+                    fresh: 0,
+                })
+            }
             Work::Reset(epoch) => store.reset_cursor(epoch).await.map(|()| Done::Nothing),
             Work::Hello => match directory {
                 Some(directory) => {

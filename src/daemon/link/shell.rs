@@ -24,7 +24,7 @@ use super::transport::Transport;
 use super::{Command, LinkParts, LinkStatus};
 
 /// How often the clocks are looked at for a sleep of the machine.
-const TICK: Duration = Duration::from_secs(2);
+const TICK: Duration = Duration::from_secs(1);
 /// How long a stop may take: the last frames, the close, the commits under way.
 const STOP_TIMEOUT: Duration = Duration::from_secs(4);
 
@@ -92,6 +92,11 @@ impl Shell {
             .await
         {
             let now = self.clock.now();
+            // Before anything else is made of the time that passed.
+            if self.clock.slept() {
+                tracing::info!("the machine slept; looking whether the hub is still there");
+                self.machine.handle(Input::Woke, now);
+            }
             match wake {
                 Wake::Command(Some(Command::Connect)) => self.machine.handle(Input::Connect, now),
                 Wake::Command(Some(Command::Disconnect)) => {
@@ -116,10 +121,8 @@ impl Shell {
                 }
                 Wake::Timeout => self.machine.handle_timeout(now),
                 Wake::Tick => {
-                    if self.clock.slept() {
-                        tracing::info!("the machine slept; looking whether the hub is still there");
-                        self.machine.handle(Input::Woke, now);
-                    }
+                    // The tick is looked at last: whatever had come was read before.
+                    self.machine.handle(Input::Drained, now);
                     if self.has_new_credentials() {
                         tracing::info!("new credentials were found");
                         self.machine.handle(Input::Connect, now);
@@ -176,6 +179,7 @@ impl Shell {
         let input = match event {
             Event::Text(text) => Input::Text(text),
             Event::Heard => Input::Heard,
+            Event::Pong(number) => Input::Pong(number),
             Event::Closed { code, detail } => {
                 self.transport = None;
                 Input::TransportClosed { code, detail }
@@ -237,7 +241,7 @@ impl Shell {
                 let text = encode(&frame);
                 self.written(|t| t.text(text));
             }
-            Output::Ping => self.written(Transport::ping),
+            Output::Ping(number) => self.written(|t| t.ping(number)),
             Output::Close { code, reason } => {
                 self.dialing = None;
                 if let Some(transport) = self.transport.take() {
@@ -248,6 +252,17 @@ impl Shell {
                 let envelope = *envelope;
                 self.queue
                     .push(Work::Store(vec![Incoming { cursor, envelope }]));
+            }
+            Output::Refuse { cursor, id, reason } => {
+                match id {
+                    Some(id) => {
+                        tracing::warn!(seq = cursor.seq.0, %id, %reason, "an envelope cannot be read; it is reported undeliverable")
+                    }
+                    None => {
+                        tracing::error!(seq = cursor.seq.0, %reason, "an envelope without a readable id is passed over")
+                    }
+                }
+                self.queue.push(Work::Refuse(cursor, id, reason));
             }
             Output::ResetCursor { epoch } => self.queue.push(Work::Reset(epoch)),
             Output::LoadReports { after_n, limit } => {
@@ -402,6 +417,12 @@ impl Shell {
             }
             self.machine.handle(Input::Shutdown, self.clock.now());
             self.perform();
+            // What the hub has confirmed is not sent again by the next daemon.
+            while !self.outbox.is_empty() {
+                let done = self.outbox.done().await;
+                self.worked(done);
+                self.perform();
+            }
             while self.tasks.join_next().await.is_some() {}
         };
         if timeout(STOP_TIMEOUT, end).await.is_err() {

@@ -46,6 +46,8 @@ pub struct LinkStatus {
     pub unknown_frames: u64,
     /// Envelopes of unknown kind, stored all the same.
     pub unknown_kinds: u64,
+    /// Envelopes that could not be read: reported `undeliverable`, or passed over when they had not even a name.
+    pub unreadable: u64,
     /// Texts that were no frames.
     pub malformed: u64,
     /// Hub time minus local time as last learnt, ms.
@@ -80,6 +82,7 @@ impl LinkStatus {
             reports_in_flight: 0,
             unknown_frames: 0,
             unknown_kinds: 0,
+            unreadable: 0,
             malformed: 0,
             hub_offset_ms: 0,
             store_error: None,
@@ -98,6 +101,7 @@ impl LinkStatus {
         self.reports_in_flight = machine.reports_in_flight;
         self.unknown_frames = machine.unknown_frames;
         self.unknown_kinds = machine.unknown_kinds;
+        self.unreadable = machine.unreadable;
         self.malformed = machine.malformed;
     }
 }

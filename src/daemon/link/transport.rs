@@ -15,7 +15,7 @@ const QUEUE: usize = 1_024;
 
 enum Out {
     Text(String),
-    Ping,
+    Ping(u64),
     Close(CloseCode, String, Reader),
 }
 
@@ -54,8 +54,8 @@ impl Transport {
     }
 
     /// Sends a ping; `false` if the transport is of no use any more.
-    pub(super) fn ping(&self) -> bool {
-        self.out.try_send(Out::Ping).is_ok()
+    pub(super) fn ping(&self, number: u64) -> bool {
+        self.out.try_send(Out::Ping(number)).is_ok()
     }
 
     /// Closes after what was sent; nothing comes off this transport any more.
@@ -69,7 +69,7 @@ async fn write(mut writer: Writer, mut frames: mpsc::Receiver<Out>, fail: mpsc::
     while let Some(frame) = frames.recv().await {
         let written = match frame {
             Out::Text(text) => writer.text(text).await,
-            Out::Ping => writer.ping().await,
+            Out::Ping(number) => writer.ping(number).await,
             Out::Close(code, reason, reader) => {
                 if writer.close(code, &reason).await.is_ok() {
                     reader.drain().await;

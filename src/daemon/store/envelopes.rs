@@ -88,6 +88,45 @@ pub(super) fn store(
     Ok(out)
 }
 
+/// Longest part of a reader's words that a receipt carries, characters.
+const REASON: usize = 200;
+
+/// Notes that an envelope cannot be read, and moves the cursor past it.
+pub(super) fn refuse(
+    tx: &Tx<'_>,
+    at: Cursor,
+    id: Option<EnvelopeId>,
+    reason: &str,
+    now: WallMs,
+) -> Result<(), StoreError> {
+    if let Some(id) = id {
+        let fresh = tx.exec(
+            "INSERT INTO seen_ids (id, at) VALUES (?, ?) ON CONFLICT DO NOTHING",
+            &[&id.to_string(), &now.0],
+        )?;
+        if fresh == 0 {
+            tell_again(tx, id)?;
+        } else {
+            let reason: String = reason.chars().take(REASON).collect();
+            let stage = Stage::Undeliverable {
+                reason: format!("unreadable: {reason}"),
+            };
+            let receipt = Receipt {
+                stage,
+                at: now,
+                evidence: None,
+            };
+            let report = NewReport::receipt(id, receipt);
+            outbox::append(tx, &report)?;
+            set_final(tx, id, &[&report])?;
+        }
+    }
+    match cursor(tx)? {
+        Some(known) if known.epoch == at.epoch && known.seq >= at.seq => Ok(()),
+        _ => set_cursor(tx, at),
+    }
+}
+
 /// Stores an envelope that came through the local API.
 pub(super) fn store_local(
     tx: &Tx<'_>,

@@ -211,6 +211,23 @@ impl Store {
         Ok(done.first().copied().unwrap_or(Stored::Duplicate))
     }
 
+    /// Moves the cursor past an envelope that cannot be read; if it has a name, notes it as finished and reports it
+    /// `undeliverable` with this reason.
+    ///
+    /// # Errors
+    /// When nothing of it was stored.
+    pub async fn refuse(
+        &self,
+        cursor: Cursor,
+        id: Option<EnvelopeId>,
+        reason: String,
+    ) -> Result<(), StoreError> {
+        self.job(true, move |tx| {
+            envelopes::refuse(tx, cursor, id, &reason, now())
+        })
+        .await
+    }
+
     /// Stores envelopes that came through the local API: they have no place in the mailbox and their reports stay here.
     ///
     /// # Errors

@@ -51,7 +51,10 @@ impl World {
                     }
                     self.send_up(Msg::Text(encode(&frame)));
                 }
-                client::Output::Ping => self.send_up(Msg::Ping),
+                client::Output::Ping(n) => self.send_up(Msg::Ping(n)),
+                client::Output::Refuse { id, .. } => {
+                    panic!("this hub writes nothing unreadable: {id:?}")
+                }
                 client::Output::Close { code, reason } => {
                     self.dialing = false;
                     self.send_up(Msg::Close(Some(code.as_u16()), reason));

@@ -73,7 +73,7 @@ impl World {
                     self.hub_work.push_back(HubWork::Reports(at, reports));
                 }
                 server::Output::VerifyToken(_) => self.hub_work.push_back(HubWork::Verify(at)),
-                server::Output::Ping => conn.down.push_back(Msg::Ping),
+                server::Output::Ping => conn.down.push_back(Msg::Ping(0)),
                 server::Output::Close { code, reason } => {
                     assert!(
                         !matches!(code, CloseCode::Protocol | CloseCode::TooLarge),

@@ -16,8 +16,8 @@ pub(super) const MAX_FRAME: usize = 4_096;
 #[derive(Debug, Clone)]
 pub(super) enum Msg {
     Text(String),
-    Ping,
-    Pong,
+    Ping(u64),
+    Pong(u64),
     Close(Option<u16>, String),
 }
 
@@ -358,11 +358,11 @@ impl World {
         };
         match msg {
             Msg::Text(text) => self.feed_server(at, server::Input::Text(text)),
-            Msg::Ping => {
-                conn.down.push_back(Msg::Pong);
+            Msg::Ping(n) => {
+                conn.down.push_back(Msg::Pong(n));
                 self.feed_server(at, server::Input::Heard);
             }
-            Msg::Pong => self.feed_server(at, server::Input::Heard),
+            Msg::Pong(_) => self.feed_server(at, server::Input::Heard),
             Msg::Close(..) => conn.hub_open = false,
         }
     }
@@ -382,11 +382,11 @@ impl World {
         };
         match msg {
             Msg::Text(text) => self.feed(client::Input::Text(text)),
-            Msg::Ping => {
-                conn.up.push_back(Msg::Pong);
+            Msg::Ping(n) => {
+                conn.up.push_back(Msg::Pong(n));
                 self.feed(client::Input::Heard);
             }
-            Msg::Pong => self.feed(client::Input::Heard),
+            Msg::Pong(n) => self.feed(client::Input::Pong(n)),
             Msg::Close(code, reason) => self.closed(code, &reason),
         }
     }

@@ -282,6 +282,62 @@ fn texts_that_are_no_frames_close_and_are_counted() {
     assert_eq!(close_code(&out), Some(CloseCode::TooLarge));
 }
 
+fn unreadable(seq: u64, id: &str) -> Input {
+    Input::Text(format!(
+        r#"{{"type":"deliver","seq":{seq},"envelope":{{"id":{id},"kind":"task","priority":"yesterday"}}}}"#
+    ))
+}
+
+#[test]
+fn an_unreadable_envelope_with_a_name_is_refused_by_it_acked_and_the_link_goes_on() {
+    let mut rig = Rig::synced();
+    let id = EnvelopeId::from_u128(6);
+    let out = rig.feed(unreadable(6, &format!("\"{id}\"")));
+    let [
+        Output::Refuse {
+            cursor,
+            id: refused,
+            reason,
+        },
+    ] = out.as_slice()
+    else {
+        panic!("{out:?}")
+    };
+    assert_eq!((cursor.seq, *refused), (Seq(6), Some(id)));
+    assert!(!reason.is_empty());
+    assert!(matches!(rig.deliver(7).as_slice(), [Output::Store { .. }]));
+    assert_eq!(acks(&rig.store(7)), [7]);
+    assert_eq!(rig.state(), LinkState::Synced);
+    let status = rig.client.status();
+    assert_eq!((status.unreadable, status.malformed), (1, 0));
+}
+
+#[test]
+fn an_unreadable_envelope_without_a_name_closes_three_times_with_growing_waits_and_is_passed_over_then()
+ {
+    let mut rig = Rig::synced();
+    for step in 0..3 {
+        let out = rig.feed(unreadable(6, "null"));
+        assert_eq!(close_code(&out), Some(CloseCode::Protocol));
+        assert!(
+            matches!(armed(&out), Some(Retry::Exponential { step: s, .. }) if s == step),
+            "no hot loop: {out:?}"
+        );
+        assert!(
+            matches!(rig.client.status().cause, Some(Cause::Lost { detail }) if detail.contains("at 6"))
+        );
+        rig.feed(Input::RetryDue);
+        rig.greet(Some(5), 1);
+        rig.frame(&HubFrame::Welcome(welcome(Resume::Continue)));
+    }
+    let out = rig.feed(unreadable(6, "7"));
+    assert!(
+        matches!(out.as_slice(), [Output::Refuse { id: None, .. }]),
+        "{out:?}"
+    );
+    assert_eq!(acks(&rig.store(6)), [6]);
+}
+
 #[test]
 fn what_a_later_hub_says_is_ignored_and_counted() {
     let mut rig = Rig::synced();

@@ -136,7 +136,10 @@ fn synced_goes_reconnecting_on_close_and_on_a_dead_heartbeat() {
 
     let mut rig = Rig::synced();
     let out = rig.pass(44_999);
-    assert_eq!(out.iter().filter(|o| **o == Output::Ping).count(), 2);
+    assert_eq!(
+        out.iter().filter(|o| matches!(o, Output::Ping(_))).count(),
+        2
+    );
     assert_eq!(rig.state(), LinkState::Synced);
     let out = rig.pass(1);
     assert_eq!(close_code(&out), Some(CloseCode::Heartbeat));
@@ -144,17 +147,61 @@ fn synced_goes_reconnecting_on_close_and_on_a_dead_heartbeat() {
     assert_eq!(rig.client.status().cause, Some(Cause::Silent));
 }
 
+/// Wakes the machine; gives the number of the ping that asks whether the hub is still there.
+fn woke(rig: &mut Rig) -> u64 {
+    match rig.feed(Input::Woke).as_slice() {
+        [Output::Ping(number)] => *number,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
-fn a_wake_from_sleep_pings_at_once_and_a_dead_peer_is_found_in_five_seconds() {
+fn a_wake_from_sleep_pings_at_once_and_that_pong_keeps_the_link() {
     let mut rig = Rig::synced();
-    assert!(rig.feed(Input::Woke).contains(&Output::Ping));
-    rig.feed(Input::Heard);
+    let ping = woke(&mut rig);
+    rig.feed(Input::Pong(ping));
     rig.pass(6_000);
     assert_eq!(rig.state(), LinkState::Synced);
-    rig.feed(Input::Woke);
-    let out = rig.pass(5_000);
-    assert!(armed(&out).is_some());
+}
+
+#[test]
+fn what_lay_in_the_buffers_does_not_answer_for_a_hub_that_forgot_the_link() {
+    let mut rig = Rig::synced();
+    let ping = woke(&mut rig);
+    rig.feed(Input::Heard);
+    rig.feed(Input::Pong(ping - 1));
+    rig.deliver(7);
+    let out = rig.pass(2_000);
+    assert_eq!(close_code(&out), Some(CloseCode::Heartbeat));
+    assert!(dials(&out), "at once, without a wait: {out:?}");
     assert_eq!(rig.state(), LinkState::Reconnecting);
+}
+
+#[test]
+fn a_slow_link_that_still_delivers_after_a_wake_is_kept() {
+    let mut rig = Rig::synced();
+    woke(&mut rig);
+    rig.deliver(7);
+    rig.feed(Input::Drained);
+    rig.pass(1_000);
+    rig.deliver(8);
+    rig.pass(6_000);
+    assert_eq!(rig.state(), LinkState::Synced);
+}
+
+#[test]
+fn a_link_that_slept_longer_than_a_dead_heartbeat_or_ends_while_it_is_doubted_is_redialled_at_once()
+{
+    let mut rig = Rig::synced();
+    rig.now = rig.now.plus(60_000);
+    assert!(dials(&rig.feed(Input::Woke)));
+    assert_eq!(rig.state(), LinkState::Reconnecting);
+
+    let mut rig = Rig::synced();
+    woke(&mut rig);
+    assert!(dials(&rig.feed(lost())));
+    // A link that is lost without a sleep waits a little, so that a thousand of them do not come at once.
+    assert!(!dials(&Rig::synced().feed(lost())));
 }
 
 #[test]
