@@ -68,6 +68,8 @@ reasons! {
     TreeDirty = "tree_dirty";
     /// The project's tree is being worked on and no worktree can be made.
     TreeBusy = "tree_busy";
+    /// An older attempt of the same task is being stopped.
+    OlderAttempt = "older_attempt";
     /// The project is not enabled on this device.
     ProjectNotEnabled = "project_not_enabled";
     /// The sender may send messages only.

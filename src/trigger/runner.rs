@@ -187,6 +187,16 @@ pub struct Stops {
 }
 
 impl Stops {
+    fn check(&self) -> Result<(), RunError> {
+        if self.cancel.is_cancelled() {
+            Err(RunError::CalledOff(Kill::Cancelled))
+        } else if self.shutdown.is_cancelled() {
+            Err(RunError::CalledOff(Kill::Shutdown))
+        } else {
+            Ok(())
+        }
+    }
+
     async fn stopped(&self) -> Kill {
         tokio::select! {
             biased;
@@ -225,6 +235,8 @@ where
     stored
         .await
         .map_err(|e| RunError::NotStored(e.to_string()))?;
+    // Called off while it was started: it has read nothing, and will not.
+    stops.check()?;
 
     let mut seen = Seen::new(events);
     let mut tail = Tail::default();
@@ -314,12 +326,7 @@ async fn spawn(spec: &RunSpec, stops: &Stops) -> Result<Child, RunError> {
     let mut waits = spec.spawn_retry.iter();
     let mut tries = 0;
     loop {
-        if stops.cancel.is_cancelled() {
-            return Err(RunError::CalledOff(Kill::Cancelled));
-        }
-        if stops.shutdown.is_cancelled() {
-            return Err(RunError::CalledOff(Kill::Shutdown));
-        }
+        stops.check()?;
         tries += 1;
         let source = match command.spawn() {
             Ok(child) => return Ok(child),

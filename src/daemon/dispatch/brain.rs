@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 use super::mail::Mail;
 use super::registry::{Changed, Registry, Session};
 use super::runs::Runs;
-use super::{Msg, Parts, View, follow, recover};
+use super::{Msg, Parts, View, follow, followed, recover};
 use crate::config;
 use crate::daemon::clock;
 use crate::daemon::projects::Project;
@@ -61,7 +61,7 @@ pub(crate) struct Brain {
     pub(super) registry: Registry,
     pub(super) mail: BTreeMap<EnvelopeId, Mail>,
     /// Claims that are not final.
-    pub(super) claims: BTreeMap<ClaimId, follow::Followed>,
+    pub(super) claims: BTreeMap<ClaimId, followed::Followed>,
     pub(super) runs: Runs,
     pub(super) paused: bool,
     /// The enabled projects, as last read.
@@ -114,7 +114,7 @@ impl Brain {
             mail: BTreeMap::new(),
             claims: claims
                 .into_iter()
-                .filter_map(follow::Followed::load)
+                .filter_map(followed::Followed::load)
                 .collect(),
             paused,
             projects: Vec::new(),
@@ -294,6 +294,7 @@ impl Brain {
                     .entry(row.envelope.id)
                     .or_insert_with(|| Mail::of(row));
             }
+            self.supersede(&new).await;
             self.plan_each(new).await;
             if !full {
                 return Ok(());

@@ -1,174 +1,28 @@
 //! Claims on their way: what transcripts, processes and time say about them, and what that makes of their envelopes.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::brain::Brain;
+use super::followed::Followed;
 use super::registry::{Owner, Sighting, project_of};
+use crate::claude::live_sessions;
 use crate::claude::{ProcessTable as _, SystemProcesses};
-use crate::claude::{live_sessions, transcript};
 use crate::daemon::clock;
 use crate::daemon::projects::Project;
-use crate::daemon::store::{Change, ClaimRow, NewReport};
-use crate::delivery::claims::{Claim, ClaimState, Effect, Quiet, Sign};
+use crate::daemon::store::{Change, NewReport};
+use crate::delivery::claims::{ClaimState, Effect, Quiet, Sign};
 use crate::domain::{
     Activity, ClaimId, Door, EnvelopeId, Receipt, ReportBody, SessionId, Stage, TaskResult,
     TaskState, TaskStatus, WallMs, limits,
 };
 use crate::local::own_uid;
 
-/// Bytes of one transcript that are read at a time; the rest follows at the next look.
-const READ: u64 = 8 << 20;
 /// How long a session that closed may still write to its transcript, ms.
 const SETTLE_MS: i64 = 2_000;
 /// How long a task may take in a live session before it is told to have failed, ms.
 const LIVE_TASK_MS: i64 = (limits::RUN_TIMEOUT_S * 1000).cast_signed();
-
-/// What the claim's row keeps beside its columns.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Detail {
-    claim: Claim,
-    #[serde(default)]
-    last_message: Option<String>,
-}
-
-/// A claim with what was read about it.
-#[derive(Debug, Clone)]
-pub(super) struct Followed {
-    pub(super) claim: Claim,
-    opened_at: WallMs,
-    watch: transcript::Watch,
-    /// Whether the transcript goes on behind what was read.
-    behind: bool,
-    /// The last assistant message of the turn that it ended with, once that ended.
-    last_message: Option<String>,
-}
-
-impl Followed {
-    pub(super) fn new(claim: Claim, opened_at: WallMs) -> Self {
-        let watch = transcript::Watch::new(claim.offset, [claim.nonce()]);
-        Self {
-            claim,
-            opened_at,
-            watch,
-            behind: false,
-            last_message: None,
-        }
-    }
-
-    /// The claim as it was stored; `None` for a row of another shape, which a program's own claim has.
-    pub(super) fn load(row: ClaimRow) -> Option<(ClaimId, Self)> {
-        let detail: Detail = serde_json::from_value(row.detail).ok()?;
-        let mut followed = Self::new(detail.claim, row.opened_at);
-        followed.last_message = detail.last_message;
-        Some((row.id, followed))
-    }
-
-    /// The turn ended with this message.
-    pub(super) fn ended(&mut self, last: Option<&str>) {
-        self.last_message = last.map(str::to_owned);
-    }
-
-    /// The row of a claim.
-    pub(super) fn row(claim: &Claim, last: Option<&str>, opened_at: WallMs) -> ClaimRow {
-        let word = serde_json::to_value(claim.state).unwrap_or_default();
-        let detail = Detail {
-            claim: claim.clone(),
-            last_message: last.map(str::to_owned),
-        };
-        ClaimRow {
-            id: claim.id,
-            door: claim.door,
-            session: Some(claim.session),
-            envelopes: claim.envelopes.clone(),
-            transcript: claim.transcript.as_ref().map(PathBuf::from),
-            offset: claim.offset,
-            opened_at,
-            lease_until: claim.lease_until,
-            state: word.as_str().unwrap_or_default().to_owned(),
-            closed: claim.state.is_final(),
-            detail: serde_json::to_value(detail).unwrap_or_default(),
-        }
-    }
-
-    /// Whether the transcript has the text, and nothing tells yet whether it stays.
-    pub(super) fn is_pending(&self) -> bool {
-        let trace = self.watch.trace(&self.claim.nonce());
-        trace.is_some_and(transcript::Trace::is_pending)
-    }
-
-    /// What the transcript says now, in the order in which the claim should hear it.
-    fn read(&mut self) -> Vec<Sign> {
-        let Some(path) = self.claim.transcript.clone() else {
-            return Vec::new();
-        };
-        let reach = transcript::follow(Path::new(&path), &mut self.watch, READ);
-        self.behind = matches!(
-            reach,
-            Ok(transcript::Reach::More | transcript::Reach::Replaced)
-        );
-        match reach {
-            Ok(transcript::Reach::Replaced) => {
-                // Another file of the same name: what matters is in it, or nowhere.
-                self.watch = transcript::Watch::new(0, [self.claim.nonce()]);
-            }
-            Ok(_) => {}
-            Err(error) => tracing::debug!(%error, path, "a transcript cannot be read now"),
-        }
-        let nonce = self.claim.nonce();
-        let Some(trace) = self.watch.trace(&nonce) else {
-            return Vec::new();
-        };
-        let mut signs = Vec::new();
-        if trace.enqueued.is_some() && !self.claim.enqueued {
-            signs.push(Sign::EnqueueSeen);
-        }
-        if trace.taken_back.is_some() {
-            signs.push(Sign::TurnBoundaryWithoutNonce);
-        } else if trace.is_pending() {
-            // Esc could still take it back.
-        } else if trace.seen.is_some() {
-            let turn_ended = self.watch.ended_after(&nonce);
-            // The hook at `Stop` tells it first-hand, but may be late or lost.
-            if self.last_message.is_none() {
-                let answer = self.watch.answer_after(&nonce);
-                self.last_message = answer.map(str::to_owned);
-            }
-            signs.push(Sign::EvidenceSeen { turn_ended });
-            if turn_ended {
-                signs.push(Sign::TurnEnded);
-            }
-        } else if let (Some(end), Some(prompt)) =
-            (self.watch.ends().first, self.watch.prompts().last)
-            && prompt > end
-        {
-            // A prompt after an end: a whole turn passed, whatever the file was behind by.
-            signs.push(Sign::TurnBoundaryWithoutNonce);
-        }
-        signs
-    }
-}
-
-/// Whether a transcript holds a nonce that went to the model; `None` if it cannot be read.
-pub(super) async fn holds(path: &Path, nonce: ClaimId) -> Option<bool> {
-    let path = path.to_owned();
-    let read = tokio::task::spawn_blocking(move || {
-        let nonce = nonce.to_string();
-        let mut watch = transcript::Watch::new(0, [nonce.clone()]);
-        loop {
-            match transcript::follow(&path, &mut watch, READ) {
-                Ok(transcript::Reach::More) => {}
-                Ok(_) => break,
-                // What cannot be read proves nothing, neither way.
-                Err(_) => return None,
-            }
-        }
-        Some(watch.trace(&nonce).is_some_and(|t| t.seen.is_some()))
-    });
-    read.await.ok().flatten()
-}
 
 /// The CLI's own list of live sessions, with their projects; `None` if it cannot be read.
 pub(super) fn sightings(claude_dir: &Path, projects: &[Project]) -> Option<Vec<Sighting>> {
@@ -390,7 +244,10 @@ impl Brain {
                 changes.push(Change::Report(NewReport::receipt(*envelope, receipt)));
             }
             if effect.requeue {
-                changes.push(Change::Requeue(*envelope));
+                changes.push(Change::Requeue {
+                    id: *envelope,
+                    hold: None,
+                });
                 if task {
                     let again = TaskState::new(TaskStatus::Delivered);
                     changes.push(report(*envelope, now, ReportBody::Status(again)));

@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use super::brain::Brain;
-use super::follow::Followed;
+use super::followed::Followed;
 use super::planning::reports;
 use super::registry::{Origin, Owner, project_of};
 use super::{Reply, Start};

@@ -15,8 +15,10 @@
 //! before the claim is durable.
 
 mod brain;
+mod call_off;
 mod env_file;
 mod follow;
+mod followed;
 mod hooks;
 mod mail;
 mod planning;

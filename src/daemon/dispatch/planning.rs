@@ -6,9 +6,9 @@ use super::brain::Brain;
 use crate::config;
 use crate::daemon::clock;
 use crate::daemon::projects::Project;
-use crate::daemon::store::{Change, EnvelopeState, NewReport};
+use crate::daemon::store::{Change, NewReport};
 use crate::delivery::planner::{self, Plan, Target};
-use crate::delivery::{Approval, Features, Policy, ProjectPolicy, SessionSnapshot};
+use crate::delivery::{Approval, Features, Policy, ProjectPolicy, Reason, SessionSnapshot};
 use crate::domain::{
     Activity, Envelope, EnvelopeId, ProjectName, Receipt, ReportBody, SessionId, Stage, TaskState,
     TaskStatus, WallMs,
@@ -85,7 +85,21 @@ impl Brain {
                 sessions: scene.of_device.as_slice(),
             },
         };
-        planner::plan(envelope, target, policy, now)
+        match planner::plan(envelope, target, policy, now) {
+            // Two attempts of a task never go at once; the older one is being stopped.
+            Plan::Headless { .. }
+            | Plan::Hooks { .. }
+            | Plan::Inbox { .. }
+            | Plan::Doorbell { .. }
+                if self.other_attempt_goes(envelope) =>
+            {
+                Plan::Hold {
+                    reason: Reason::OlderAttempt,
+                    until: None,
+                }
+            }
+            plan => plan,
+        }
     }
 
     /// The sessions as they are now. `acting` is in a turn, whatever was last heard of it.
@@ -194,49 +208,6 @@ impl Brain {
                 self.mail.remove(&id);
             }
         }
-    }
-
-    /// An envelope that is not for a session.
-    async fn control(&mut self, id: EnvelopeId) {
-        let Some(mail) = self.mail.get(&id) else {
-            return;
-        };
-        let cancel = mail.head.cancel();
-        let now = clock::wall();
-        let mut changes = Vec::new();
-        if let Some(cancel) = cancel {
-            changes.extend(self.cancel(cancel.task_id).await);
-        }
-        changes.push(Change::FinishQueued(id));
-        changes.extend(reports(id, Some(&Stage::Done), None, now));
-        if self.apply(changes).await {
-            self.mail.remove(&id);
-        }
-    }
-
-    /// Stops a task: one that waits ends here, one that runs is told to stop.
-    async fn cancel(&mut self, task: EnvelopeId) -> Vec<Change> {
-        let waiting = match self.parts.store.attempts(task).await {
-            Ok(rows) => rows,
-            Err(error) => {
-                tracing::error!(%error, %task, "a task to be cancelled cannot be read");
-                Vec::new()
-            }
-        };
-        let now = clock::wall();
-        let mut changes = Vec::new();
-        for row in waiting {
-            let id = row.envelope.id;
-            if row.state == EnvelopeState::Queued {
-                changes.push(Change::FinishQueued(id));
-                let state = TaskState::new(TaskStatus::Cancelled);
-                changes.extend(reports(id, Some(&Stage::Cancelled), Some(&state), now));
-                self.mail.remove(&id);
-            } else {
-                self.runs.cancel(id);
-            }
-        }
-        changes
     }
 }
 

@@ -5,10 +5,10 @@ use uuid::Uuid;
 use super::brain::Brain;
 use super::planning::reports;
 use crate::daemon::clock;
-use crate::daemon::store::{Change, NewReport};
+use crate::daemon::store::{Change, EnvelopeRow, NewReport};
 use crate::delivery::{Block, Reason};
 use crate::domain::{
-    EnvelopeId, Reply, ReportBody, Stage, TaskResult, TaskState, TaskStatus, WallMs,
+    EnvelopeId, EnvelopeKind, Reply, ReportBody, Stage, TaskResult, TaskState, TaskStatus, WallMs,
 };
 use crate::trigger::{self, Ended, RunError};
 
@@ -18,6 +18,9 @@ const RESULT_BYTES: usize = 256 << 10;
 const BLOCK_MS: i64 = 30_000;
 /// The longest such wait, ms.
 const BLOCK_MAX_MS: i64 = 30 * 60_000;
+
+/// Why what kills its daemon is given up.
+const POISON: &str = "daemon_died_at_every_start";
 
 impl Brain {
     pub(super) async fn ended(&mut self, id: EnvelopeId, ended: Result<Ended, RunError>) {
@@ -73,11 +76,41 @@ impl Brain {
         } else {
             let report = NewReport::new(id.0, now, ReportBody::Result(result));
             changes.push(Change::Report(report));
-            changes.extend(reports(id, Some(&Stage::Done), Some(&state), now));
+            changes.extend(reports(id, Some(&end_stage(&state)), Some(&state), now));
         }
         changes.push(Change::Finish(id));
         tracing::info!(%id, project = %active.project, status = ?state.status, "a run ended");
         if self.apply_surely(changes).await {
+            self.mail.remove(&id);
+        }
+    }
+
+    /// Ends what killed the daemon at each of its starts: it is not started again by itself.
+    pub(super) async fn bury(&mut self, row: &EnvelopeRow) {
+        let (id, now) = (row.envelope.id, clock::wall());
+        tracing::error!(%id, starts = row.starts, "the daemon died at every start of a run; it is given up");
+        let mut changes = vec![Change::FinishQueued(id)];
+        if row.envelope.kind == EnvelopeKind::Task {
+            let text = format!(
+                "The daemon died at each of the {} starts of this task. It is not started again by itself: see the \
+                 device's log, then start it once more by `POST /tasks/{{id}}/retry`.",
+                row.starts
+            );
+            let result = TaskResult {
+                text,
+                is_error: true,
+                ..TaskResult::default()
+            };
+            let report = NewReport::new(id.0, now, ReportBody::Result(result));
+            changes.push(Change::Report(report));
+            let state = TaskState::because(TaskStatus::Dead, POISON);
+            changes.extend(reports(id, Some(&Stage::Done), Some(&state), now));
+        } else {
+            let reason = POISON.to_owned();
+            let stage = Stage::Undeliverable { reason };
+            changes.extend(reports(id, Some(&stage), None, now));
+        }
+        if self.apply(changes).await {
             self.mail.remove(&id);
         }
     }
@@ -142,13 +175,13 @@ impl Brain {
     pub(super) async fn give_back(&mut self, id: EnvelopeId, state: &TaskState, now: WallMs) {
         let is_task = self.mail.get(&id).is_none_or(super::mail::Mail::is_task);
         let stage = state.reason.clone().map(|reason| Stage::Held { reason });
-        let mut changes = vec![Change::ForgetRun(id), Change::Requeue(id)];
-        if state.reason.is_some() {
-            changes.push(Change::Hold {
+        let mut changes = vec![
+            Change::ForgetRun(id),
+            Change::Requeue {
                 id,
-                reason: state.reason.clone(),
-            });
-        }
+                hold: state.reason.clone(),
+            },
+        ];
         changes.extend(reports(id, stage.as_ref(), is_task.then_some(state), now));
         if self.apply_surely(changes).await
             && let Some(mail) = self.mail.get_mut(&id)
@@ -156,5 +189,13 @@ impl Brain {
             mail.taken = false;
             mail.hold.clone_from(&state.reason);
         }
+    }
+}
+
+/// The stage that a task's terminal status is.
+pub(super) fn end_stage(state: &TaskState) -> Stage {
+    match state.status {
+        TaskStatus::Cancelled => Stage::Cancelled,
+        _ => Stage::Done,
     }
 }

@@ -25,7 +25,7 @@ use crate::delivery::fence::{HeadlessFrame, Letter, headless_prompt};
 use crate::delivery::{Block, Tree};
 use crate::domain::{
     ClaimId, Door, Envelope, EnvelopeId, PermissionMode, ProjectName, ReportBody, SessionId, Stage,
-    TaskState, TaskStatus,
+    TaskState, TaskStatus, limits,
 };
 use crate::trigger::{
     self, Decision, Ended, ProjectRuns, RunError, RunEvent, RunRequest, RunSpec, RunStarted,
@@ -145,6 +145,10 @@ impl Brain {
         // A session may have been opened since the last look: never two writers.
         Box::pin(self.sight()).await;
         let envelope = match self.parts.store.envelope(id).await {
+            Ok(Some(row)) if row.starts >= limits::MAX_ATTEMPTS => {
+                self.bury(&row).await;
+                return;
+            }
             Ok(Some(row)) => row.envelope,
             Ok(None) => return,
             Err(error) => {

@@ -8,7 +8,7 @@ use super::codec::{int, json, word};
 use super::error::StoreError;
 use super::rows::{Change, ClaimRow, EnvelopeState, NewReport};
 use super::sqlite::{Param, Row, Tx};
-use super::{envelopes, outbox, sessions};
+use super::{call_off, envelopes, outbox, sessions};
 
 /// How long terminal envelopes and closed claims can still be looked at.
 const LOOKED_AT_MS: i64 = 24 * 3600 * 1000;
@@ -26,9 +26,7 @@ pub(super) fn apply(tx: &Tx<'_>, changes: &[Change], now: WallMs) -> Result<(), 
                     return Err(StoreError::NotQueued(*id));
                 }
             }
-            Change::Requeue(id) => {
-                envelopes::shift(tx, *id, &[Claimed], Queued, None, now)?;
-            }
+            Change::Requeue { id, hold } => requeue(tx, *id, hold.as_deref(), now)?,
             Change::Finish(id) => {
                 envelopes::shift(tx, *id, &[Queued, Claimed], Terminal, None, now)?;
                 envelopes::set_final(tx, *id, &finals(changes, *id))?;
@@ -45,8 +43,28 @@ pub(super) fn apply(tx: &Tx<'_>, changes: &[Change], now: WallMs) -> Result<(), 
             Change::ForgetSession(id) => sessions::forget(tx, *id)?,
             Change::StartRun(row) => sessions::start_run(tx, row, now)?,
             Change::UpdateRun(row) => sessions::update_run(tx, row)?,
-            Change::ForgetRun(id) => sessions::forget_run(tx, *id)?,
+            Change::ForgetRun(id) => {
+                sessions::forget_run(tx, *id)?;
+                envelopes::count_start(tx, *id, -1)?;
+            }
+            Change::LoseRun(id) => sessions::forget_run(tx, *id)?,
+            Change::Post(envelope) => drop(envelopes::store_local(tx, envelope, now)?),
         }
+    }
+    Ok(())
+}
+
+fn requeue(tx: &Tx<'_>, id: EnvelopeId, hold: Option<&str>, now: WallMs) -> Result<(), StoreError> {
+    let claimed = [EnvelopeState::Claimed];
+    if !envelopes::shift(tx, id, &claimed, EnvelopeState::Queued, None, now)? {
+        return Ok(());
+    }
+    let row = envelopes::get(tx, id)?;
+    if let Some(row) = row
+        && !call_off::end_if_off(tx, &row.envelope, now)?
+        && hold.is_some()
+    {
+        envelopes::hold(tx, id, hold, now)?;
     }
     Ok(())
 }
@@ -184,5 +202,6 @@ pub(super) fn sweep(tx: &Tx<'_>, now: WallMs) -> Result<bool, StoreError> {
         let n = tx.exec(sql, &[&before, limit])?;
         more |= n >= SWEEP_ROWS as usize;
     }
+    more |= call_off::sweep(tx, month, SWEEP_ROWS)? >= SWEEP_ROWS as usize;
     Ok(more)
 }

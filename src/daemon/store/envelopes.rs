@@ -1,10 +1,11 @@
 //! SQL on envelopes, seen ids and the cursor.
 
 use crate::domain::{
-    ClaimId, Cursor, Envelope, EnvelopeId, EnvelopeKind, Epoch, InstanceId, Receipt, Seq,
-    SessionId, Stage, WallMs,
+    ClaimId, Cursor, Envelope, EnvelopeId, EnvelopeKind, Epoch, InstanceId, Receipt, ReportKind,
+    Seq, SessionId, Stage, WallMs,
 };
 
+use super::call_off;
 use super::codec::{int, json, lane, word};
 use super::error::StoreError;
 use super::outbox;
@@ -14,7 +15,7 @@ use super::rows::{
 };
 use super::sqlite::{Param, Row, Tx};
 
-const COLUMNS: &str = "json, ord, seq, state, hold_reason, claim, received_at";
+const COLUMNS: &str = "json, ord, seq, state, hold_reason, claim, received_at, starts";
 
 /// Envelopes from the local API that may wait at once.
 pub(super) const LOCAL_LIMIT: u64 = 10_000;
@@ -162,10 +163,13 @@ fn insert(tx: &Tx<'_>, e: &Envelope, seq: Option<Seq>, now: WallMs) -> Result<St
         EnvelopeState::Queued
     };
     let content = json(e);
+    let task = e.task();
+    let attempt = task.as_ref().map(|_| e.attempt.unwrap_or(1));
     tx.exec(
         "INSERT INTO envelopes
-           (id, seq, kind, priority, project, session, task_id, received_at, expires_at, state, changed_at, json)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+           (id, seq, kind, priority, project, session, task_id, attempt, received_at, expires_at, state, changed_at,
+            json)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         &[
             &id,
             &seq.map(|s| int(s.0)),
@@ -173,7 +177,8 @@ fn insert(tx: &Tx<'_>, e: &Envelope, seq: Option<Seq>, now: WallMs) -> Result<St
             &lane(e.priority),
             &e.to.project.as_ref().map(|p| p.as_str().to_owned()),
             &e.to.session_id.map(|s| s.to_string()),
-            &e.task().map(|t| t.task_id.to_string()),
+            &task.map(|t| t.task_id.to_string()),
+            &attempt,
             &now.0,
             &e.expires_at.0,
             &state.as_str(),
@@ -192,6 +197,7 @@ fn insert(tx: &Tx<'_>, e: &Envelope, seq: Option<Seq>, now: WallMs) -> Result<St
         outbox::append(tx, &report)?;
         set_final(tx, e.id, &[&report])?;
     }
+    call_off::arrived(tx, e, now)?;
     Ok(Stored::New)
 }
 
@@ -216,12 +222,22 @@ pub(super) fn set_final(
     id: EnvelopeId,
     reports: &[&NewReport],
 ) -> Result<(), StoreError> {
-    let rows: Vec<_> = reports
-        .iter()
-        .map(|r| (word(&r.kind), r.at.0, &r.body))
-        .collect();
-    let text = json(&rows);
-    if rows.is_empty() || text.len() > FINAL_BYTES {
+    let rows = |with_result: bool| {
+        let kept = reports
+            .iter()
+            .filter(|r| with_result || r.kind != ReportKind::Result);
+        json(
+            &kept
+                .map(|r| (word(&r.kind), r.at.0, &r.body))
+                .collect::<Vec<_>>(),
+        )
+    };
+    let mut text = rows(true);
+    if text.len() > FINAL_BYTES {
+        // How it ended is told again also where what came of it is too long to be kept twice.
+        text = rows(false);
+    }
+    if reports.is_empty() || text.len() > FINAL_BYTES {
         return Ok(());
     }
     tx.exec(
@@ -282,6 +298,7 @@ fn read(r: &Row<'_>) -> Result<EnvelopeRow, StoreError> {
         hold_reason: r.opt_text(4)?,
         claim: r.opt_name(5)?,
         received_at: WallMs(r.int(6)?),
+        starts: u32::try_from(r.int(7)?).unwrap_or(u32::MAX),
     })
 }
 
@@ -319,6 +336,15 @@ pub(super) fn arrived(tx: &Tx<'_>, after: i64, limit: u32) -> Result<Vec<Envelop
         "SELECT {COLUMNS} FROM envelopes WHERE ord > ? AND state <> 'terminal' ORDER BY ord LIMIT ?"
     );
     tx.rows(&sql, &[&after, &limit], read)
+}
+
+/// Counts a begun run of this envelope (`by` 1), or takes one back that says nothing about it (-1).
+pub(super) fn count_start(tx: &Tx<'_>, id: EnvelopeId, by: i64) -> Result<(), StoreError> {
+    tx.exec(
+        "UPDATE envelopes SET starts = max(0, starts + ?) WHERE id = ?",
+        &[&by, &id.to_string()],
+    )?;
+    Ok(())
 }
 
 /// All attempts of a task, oldest first.

@@ -20,11 +20,13 @@
 //! - No receipt without its change of state, no change of state without its receipt: [`Store::apply`] takes both.
 //! - A claim takes only envelopes that are queued, a run only an attempt that has none: the loser gets an error and nothing of its change happens.
 //! - A copy of the file is another queue: it draws instances of its own, so that the hub never takes it for the original.
+//! - What was called off, and an attempt that has a newer one, never waits and never starts; no two attempts of a task run at once.
 //! - `n` of the outbox is dense from 1 and never used twice.
 //! - Nothing here looks at the wall clock or drops mail for its age: expiry is the planner's decision.
 //!
 //! Only `sqlite.rs` names the database; the SQL stands in one file per aggregate.
 
+mod call_off;
 mod claims;
 mod codec;
 mod envelopes;
@@ -318,7 +320,11 @@ impl Store {
         reports: Vec<NewReport>,
     ) -> Result<(), StoreError> {
         let mut changes = vec![Change::UpdateClaim(claim)];
-        changes.extend(requeue.into_iter().map(Change::Requeue));
+        changes.extend(
+            requeue
+                .into_iter()
+                .map(|id| Change::Requeue { id, hold: None }),
+        );
         changes.extend(reports.into_iter().map(Change::Report));
         changes.extend(finish.into_iter().map(Change::Finish));
         self.apply(changes).await

@@ -2,9 +2,11 @@
 
 use super::{
     ClaimRow, EnvelopeRow, Position, QueueCounts, QueueFilter, RunRow, SessionRow, Store,
-    StoreError, claims, envelopes, outbox, sessions,
+    StoreError, call_off, claims, envelopes, outbox, sessions,
 };
-use crate::domain::{ClaimId, Cursor, EnvelopeId, ProjectName, Report, SessionId, WallMs};
+use crate::domain::{
+    ClaimId, Cursor, Envelope, EnvelopeId, ProjectName, Report, SessionId, WallMs,
+};
 
 impl Store {
     /// Where the queue stands towards the hub.
@@ -166,5 +168,24 @@ impl Store {
     /// When the file cannot be read.
     pub async fn runs_of(&self, task: EnvelopeId) -> Result<Vec<RunRow>, StoreError> {
         self.job(false, move |tx| sessions::runs_of(tx, task)).await
+    }
+
+    /// The attempts, or the message, that this cancel means.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub async fn called_off(&self, cancel: Envelope) -> Result<Vec<EnvelopeRow>, StoreError> {
+        self.job(false, move |tx| call_off::rows(tx, &cancel)).await
+    }
+
+    /// Whether this attempt or message was called off, or a newer attempt is here.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub async fn is_called_off(&self, id: EnvelopeId) -> Result<bool, StoreError> {
+        self.job(false, move |tx| {
+            envelopes::get(tx, id)?.map_or(Ok(false), |row| call_off::is_off(tx, &row.envelope))
+        })
+        .await
     }
 }

@@ -65,6 +65,8 @@ pub struct EnvelopeRow {
     pub claim: Option<ClaimId>,
     /// When it was stored, Unix ms.
     pub received_at: WallMs,
+    /// How often a run of it was begun that came to no end: the daemon died with it.
+    pub starts: u32,
 }
 
 /// An envelope off the link, at its place in the mailbox.
@@ -238,8 +240,13 @@ pub enum Change {
         /// The reason, a stable word.
         reason: Option<String>,
     },
-    /// Give a claimed envelope back to the queue, at its old place.
-    Requeue(EnvelopeId),
+    /// Give a claimed envelope back to the queue, at its old place; one that was called off meanwhile ends there.
+    Requeue {
+        /// The envelope.
+        id: EnvelopeId,
+        /// Why it waits now, a stable word.
+        hold: Option<String>,
+    },
     /// Nothing follows on this envelope; its reports in the same transaction are remembered as final.
     Finish(EnvelopeId),
     /// As `Finish`, but the whole transaction fails unless the envelope is still queued.
@@ -256,8 +263,12 @@ pub enum Change {
     StartRun(RunRow),
     /// Replace a run's row.
     UpdateRun(RunRow),
-    /// Forget the run of this attempt: it did nothing, and the attempt may be started again.
+    /// Forget the run of this attempt: it did nothing, says nothing about it, and the attempt may be started again.
     ForgetRun(EnvelopeId),
+    /// As `ForgetRun`, for a run that the daemon died with: its start counts ([`EnvelopeRow::starts`]).
+    LoseRun(EnvelopeId),
+    /// Post an envelope of our own, as through the local API.
+    Post(Envelope),
 }
 
 /// How many envelopes stand where, for `status`.

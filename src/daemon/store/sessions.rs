@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use crate::domain::{EnvelopeId, ProjectName, SessionId, WallMs};
 
 use super::codec::{int, json, word};
-use super::envelopes;
 use super::error::StoreError;
 use super::rows::{EnvelopeState, RunRow, SessionRow};
 use super::sqlite::{Param, Row, Tx};
+use super::{call_off, envelopes};
 
 const SESSION: &str = "session_id, lineage, pid, proc_start, cwd, transcript, project, entrypoint, activity, reason, \
     active_at, told_memory, detail";
@@ -103,11 +103,37 @@ pub(super) fn list(
 
 pub(super) fn start_run(tx: &Tx<'_>, row: &RunRow, now: WallMs) -> Result<(), StoreError> {
     let from = [EnvelopeState::Queued, EnvelopeState::Claimed];
-    if envelopes::get(tx, row.envelope)?.is_none_or(|e| e.state == EnvelopeState::Terminal) {
+    let Some(attempt) =
+        envelopes::get(tx, row.envelope)?.filter(|e| e.state != EnvelopeState::Terminal)
+    else {
+        return Err(StoreError::NotQueued(row.envelope));
+    };
+    if call_off::is_off(tx, &attempt.envelope)? {
         return Err(StoreError::NotQueued(row.envelope));
     }
-    let claim = envelopes::get(tx, row.envelope)?.and_then(|e| e.claim);
-    envelopes::shift(tx, row.envelope, &from, EnvelopeState::Claimed, claim, now)?;
+    // Another attempt that goes, as a run or in a live session, is in the way of this one.
+    let task = row.task_id.to_string();
+    let other = tx.row(
+        "SELECT 1 FROM runs WHERE task_id = ?1 AND finished = 0
+         UNION ALL SELECT 1 FROM envelopes WHERE task_id = ?1 AND state = 'claimed' AND id <> ?2 LIMIT 1",
+        &[&task, &row.envelope.to_string()],
+        |r| r.int(0),
+    )?;
+    if other.is_some() {
+        return Err(StoreError::RunExists {
+            task: row.task_id,
+            attempt: row.attempt,
+        });
+    }
+    envelopes::shift(
+        tx,
+        row.envelope,
+        &from,
+        EnvelopeState::Claimed,
+        attempt.claim,
+        now,
+    )?;
+    envelopes::count_start(tx, row.envelope, 1)?;
     let sql = format!(
         "INSERT INTO runs ({RUN}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
     );

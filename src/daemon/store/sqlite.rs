@@ -18,7 +18,7 @@ use super::error::StoreError;
 /// "rcQ1": tells our file from any other SQLite database.
 const APPLICATION_ID: i64 = 0x7263_5131;
 /// The newest version this program reads and writes.
-const VERSION: i64 = 1;
+const VERSION: i64 = 2;
 /// How long to wait for a lock that another program holds.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes that a small statement is taken to add to the log: one page.
@@ -116,6 +116,7 @@ impl Db {
         match (application, found) {
             (0, 0) if tables == 0 => self.create(birth).map_err(|e| opening(&self.path, &e)),
             (APPLICATION_ID, VERSION) => Ok(()),
+            (APPLICATION_ID, 1) => self.migrate().map_err(|e| opening(&self.path, &e)),
             (APPLICATION_ID, found) => Err(StoreError::Newer {
                 path: self.path.clone(),
                 found,
@@ -130,6 +131,7 @@ impl Db {
     fn create(&self, birth: &[Param<'_>]) -> rusqlite::Result<()> {
         let tx = self.conn.unchecked_transaction()?;
         tx.execute_batch(include_str!("schema.sql"))?;
+        tx.execute_batch(include_str!("schema_2.sql"))?;
         tx.execute(
             "INSERT INTO meta (one, instance, outbox_instance, created_at) VALUES (1, ?, ?, ?)",
             birth,
@@ -137,6 +139,14 @@ impl Db {
         tx.execute_batch(&format!(
             "PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={VERSION};"
         ))?;
+        tx.commit()
+    }
+
+    /// Brings a file of version 1 to this one, in one transaction.
+    fn migrate(&self) -> rusqlite::Result<()> {
+        let tx = self.conn.unchecked_transaction()?;
+        tx.execute_batch(include_str!("schema_2.sql"))?;
+        tx.execute_batch(&format!("PRAGMA user_version={VERSION};"))?;
         tx.commit()
     }
 

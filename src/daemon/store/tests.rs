@@ -7,6 +7,7 @@ use crate::domain::{
     ReportKind, Sender, Seq, SessionId, Stage,
 };
 
+mod call_off;
 mod file;
 
 const EPOCH: Epoch = Epoch::from_u128(7);

@@ -93,3 +93,45 @@ async fn a_full_disk_is_reported_and_stores_nothing_and_heals() {
     pages(u32::try_from(max).unwrap() + 1_000).await.unwrap();
     assert_eq!(f.store.store_envelope(at(1), big).await, Ok(Stored::New));
 }
+
+#[tokio::test]
+async fn a_queue_of_the_version_before_is_taken_over_with_all_it_holds() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(FILE);
+    std::fs::write(&path, "").unwrap();
+    let db = Db::connect(&path).unwrap();
+    let id = EnvelopeId::from_u128(1);
+    let (uuid, content) = (Uuid::from_u128(5).to_string(), codec::json(&task(1)));
+    db.begin(true).unwrap();
+    db.job(|tx| {
+        for sql in include_str!("../schema.sql").split_inclusive(";\n") {
+            tx.exec(sql, &[])?;
+        }
+        tx.exec("PRAGMA application_id=0x72635131", &[])?;
+        tx.exec("PRAGMA user_version=1", &[])?;
+        tx.exec(
+            "INSERT INTO meta (one, instance, outbox_instance, created_at) VALUES (1, ?, ?, 1)",
+            &[&uuid, &uuid],
+        )?;
+        tx.exec(
+            "INSERT INTO envelopes (id, seq, kind, priority, task_id, received_at, expires_at, state, changed_at, json)
+             VALUES (?1, 1, 'task', 1, ?1, 1, 9, 'queued', 1, ?2)",
+            &[&id.to_string(), &content],
+        )
+    })
+    .unwrap();
+    db.commit().unwrap();
+    drop(db);
+    let store = Store::open(&path).unwrap();
+    let row = store.envelope(id).await.unwrap().unwrap();
+    assert_eq!((row.envelope, row.starts), (task(1), 0));
+    // Its attempt is known: a newer one ends it.
+    let newer = Envelope {
+        id: EnvelopeId::from_u128(2),
+        attempt: Some(2),
+        ..task(1)
+    };
+    store.store_envelope(at(2), newer).await.unwrap();
+    let row = store.envelope(id).await.unwrap().unwrap();
+    assert_eq!(row.state, EnvelopeState::Terminal);
+}
