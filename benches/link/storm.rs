@@ -130,6 +130,7 @@ impl Simulated {
                 event = event => match event {
                     Event::Text(text) => Input::Text(text),
                     Event::Heard => Input::Heard,
+                    Event::Pong(number) => Input::Pong(number),
                     Event::Closed { code, detail } => {
                         self.transport = None;
                         Input::TransportClosed { code, detail }
@@ -167,9 +168,9 @@ impl Simulated {
                     writer.text(encode(&frame)).await.ok();
                 }
             }
-            Output::Ping => {
+            Output::Ping(number) => {
                 if let Some((_, writer)) = &mut self.transport {
-                    writer.ping().await.ok();
+                    writer.ping(number).await.ok();
                 }
             }
             Output::Close { .. } => {

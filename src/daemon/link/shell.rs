@@ -16,7 +16,7 @@ use crate::daemon::credentials::Credentials;
 use crate::daemon::dial::{Event, Reader, Writer};
 use crate::daemon::retry_timer;
 use crate::daemon::store::Incoming;
-use crate::domain::Code;
+use crate::domain::{Code, Ts};
 use crate::wire::encode;
 
 use super::lane::{Done, Lane, Work};
@@ -25,6 +25,8 @@ use super::{Command, LinkParts, LinkStatus};
 
 /// How often the clocks are looked at for a sleep of the machine.
 const TICK: Duration = Duration::from_secs(1);
+/// Time after a wake within which the runtime has looked at its sockets, ms.
+const LOOKED_MS: u64 = 500;
 /// How long a stop may take: the last frames, the close, the commits under way.
 const STOP_TIMEOUT: Duration = Duration::from_secs(4);
 
@@ -34,6 +36,8 @@ pub(super) struct Shell {
     parts: LinkParts,
     machine: LinkClient,
     clock: Clock,
+    /// When a sleep was noticed last.
+    woke_at: Ts,
     transport: Option<Transport>,
     dialing: Option<Dialing>,
     retry: Option<Instant>,
@@ -66,6 +70,7 @@ impl Shell {
             machine: LinkClient::new(parts.config.clone()),
             parts,
             clock: Clock::new(),
+            woke_at: Ts::default(),
             transport: None,
             dialing: None,
             retry: None,
@@ -95,6 +100,7 @@ impl Shell {
             // Before anything else is made of the time that passed.
             if self.clock.slept() {
                 tracing::info!("the machine slept; looking whether the hub is still there");
+                self.woke_at = now;
                 self.machine.handle(Input::Woke, now);
             }
             match wake {
@@ -121,8 +127,11 @@ impl Shell {
                 }
                 Wake::Timeout => self.machine.handle_timeout(now),
                 Wake::Tick => {
-                    // The tick is looked at last: whatever had come was read before.
-                    self.machine.handle(Input::Drained, now);
+                    // The tick is looked at last, so whatever had come was read before; but right after a sleep timers
+                    // fire before the runtime has looked at the sockets.
+                    if now.since(self.woke_at) >= LOOKED_MS {
+                        self.machine.handle(Input::Drained, now);
+                    }
                     if self.has_new_credentials() {
                         tracing::info!("new credentials were found");
                         self.machine.handle(Input::Connect, now);
