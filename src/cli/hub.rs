@@ -1,6 +1,7 @@
 //! `hub …`: run a hub, and what its owner does beside or without a running one.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -9,12 +10,12 @@ use serde_json::{Value, json};
 use super::long_running::runtime;
 use super::report::{Exit, Failure, say};
 use super::requests::data_dir_flag;
-use super::system::stop_signal;
+use super::system::{allow_many_files, stop_signal};
 use super::{Global, duration_s};
 use crate::auth::crypto;
 use crate::delivery::fence::utc;
 use crate::domain::{AccountId, Code, Trust, WallMs, limits};
-use crate::hub::{self, AdminCall, AdminError, HubConfig, HubError, Rate, admin};
+use crate::hub::{self, AdminCall, AdminError, HubConfig, HubError, Limits, Rate, TlsFiles, admin};
 use crate::telemetry;
 
 /// Where a hub listens unless it is told otherwise.
@@ -22,6 +23,9 @@ const LISTEN: &str = "127.0.0.1:8787";
 
 /// A token's life unless it is told otherwise, seconds: 90 days.
 const TTL_S: i64 = 90 * 24 * 3600;
+
+/// Open files that connections leave for the store, the logs and the admin socket.
+const FILES_KEPT: u64 = 128;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum HubCommand {
@@ -43,9 +47,60 @@ pub(super) struct ServeArgs {
     /// Where to listen; port 0 picks a free one
     #[arg(long, default_value = LISTEN, value_name = "ADDR")]
     listen: SocketAddr,
+    /// Speak TLS with this certificate (PEM, the intermediate ones after it); a renewed file is used without a restart
+    #[arg(
+        long,
+        env = "REMOTE_COLLAB_TLS_CERT",
+        requires = "tls_key",
+        value_name = "FILE"
+    )]
+    tls_cert: Option<PathBuf>,
+    /// The certificate's private key (PEM), which only its owner can read
+    #[arg(
+        long,
+        env = "REMOTE_COLLAB_TLS_KEY",
+        requires = "tls_cert",
+        value_name = "FILE"
+    )]
+    tls_key: Option<PathBuf>,
+    /// A proxy that speaks TLS stands in front, and nothing else reaches this address: allow plain HTTP beyond loopback
+    #[arg(long, conflicts_with = "tls_cert")]
+    behind_tls_proxy: bool,
+    /// Connections of one address (IPv6: of one /64) [default: 100; no limit from loopback or behind a proxy]
+    #[arg(long, env = "REMOTE_COLLAB_MAX_CONNECTIONS_PER_ADDRESS", value_parser = clap::value_parser!(u32).range(1..=1_000_000), value_name = "N")]
+    max_connections_per_address: Option<u32>,
+    /// Connections in all
+    #[arg(long, env = "REMOTE_COLLAB_MAX_CONNECTIONS", default_value_t = limits::CONNECTIONS, value_parser = clap::value_parser!(u32).range(1..=1_000_000), value_name = "N")]
+    max_connections: u32,
     /// Requests per second that one token may make for long; ten times as many at once
     #[arg(long, env = "REMOTE_COLLAB_TOKEN_RATE", default_value_t = limits::TOKEN_RATE_PER_S, value_parser = clap::value_parser!(u32).range(1..=100_000), value_name = "N")]
     token_rate: u32,
+}
+
+impl ServeArgs {
+    fn tls(&self) -> Option<TlsFiles> {
+        let (cert, key) = (self.tls_cert.clone()?, self.tls_key.clone()?);
+        Some(TlsFiles { cert, key })
+    }
+
+    /// The limits of connections, where the process can open so many files: connections leave some for the rest. Behind a
+    /// proxy all clients have its address.
+    fn limits(&self, files: Option<u64>) -> Limits {
+        let room = files.map_or(u64::MAX, |n| n.saturating_sub(FILES_KEPT).max(1));
+        let total = self
+            .max_connections
+            .min(u32::try_from(room).unwrap_or(u32::MAX));
+        if total < self.max_connections {
+            tracing::warn!(
+                "at most {total} connections: this process may not open more files (`ulimit -Hn`, LimitNOFILE=)"
+            );
+        }
+        let behind = self.behind_tls_proxy.then_some(total);
+        Limits {
+            per_address: self.max_connections_per_address.or(behind),
+            total,
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -219,7 +274,7 @@ pub(super) fn failure(e: AdminError) -> Failure {
 pub(super) fn start_failure(e: &HubError) -> Failure {
     let failure = Failure::of("the hub did not start", e);
     match e {
-        HubError::Insecure { .. } => failure.exit(Exit::Usage),
+        HubError::Insecure { .. } | HubError::Tls(_) => failure.exit(Exit::Usage),
         _ => failure,
     }
 }
@@ -228,9 +283,13 @@ fn serve(global: &Global, args: &ServeArgs) -> Result<Exit, Failure> {
     telemetry::init("info", telemetry::Format::default());
     crypto::install();
     let places = global.places()?;
+    let limits = args.limits(allow_many_files());
     let config = HubConfig {
         listen: args.listen,
         rate: Rate::per_second(args.token_rate),
+        tls: args.tls(),
+        behind_tls_proxy: args.behind_tls_proxy,
+        connections: limits,
         ..HubConfig::local(places.root())
     };
     runtime()?.block_on(async {

@@ -41,3 +41,27 @@ pub(super) fn node_name() -> String {
 pub(super) fn node_name() -> String {
     std::env::var("COMPUTERNAME").unwrap_or_default()
 }
+
+/// Lets this process open as many files as its hard limit allows, and tells how many that is: every connection is one.
+#[cfg(unix)]
+pub(super) fn allow_many_files() -> Option<u64> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => maximum,
+        Err(error) => {
+            tracing::warn!(%error, "the limit of open files stays as it is");
+            current
+        }
+    }
+}
+
+/// How many files this process can open, where the system tells.
+#[cfg(not(unix))]
+pub(super) fn allow_many_files() -> Option<u64> {
+    None
+}

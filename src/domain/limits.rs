@@ -74,3 +74,7 @@ pub const FINISHED_KEPT_MS: i64 = 30 * 24 * 3600 * 1000;
 pub const TOKEN_RATE_PER_S: u32 = 10;
 /// Requests of one token at once.
 pub const TOKEN_BURST: u32 = 100;
+/// Connections of one address at a hub.
+pub const CONNECTIONS_PER_ADDRESS: u32 = 100;
+/// Connections at a hub, in all.
+pub const CONNECTIONS: u32 = 10_000;

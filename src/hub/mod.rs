@@ -19,6 +19,7 @@ mod directory;
 mod guard;
 mod limits;
 mod link;
+mod listen;
 mod lock;
 mod mailbox;
 mod once;
@@ -30,29 +31,30 @@ mod router;
 mod socket;
 mod state;
 pub mod store;
+mod tls;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::serve::ListenerExt;
 use serde_json::Value;
-use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 pub use admin::{AdminCall, AdminError};
 pub use limits::Rate;
+pub use listen::{Connections, Limits, Pacing};
+pub use tls::{TlsError, TlsFiles};
 
+use self::listen::{Admission, Server};
 use self::lock::Home;
 use self::state::Hub;
 use self::store::{AnyStore, SqliteStore, StoreError};
+use self::tls::ServerTls;
 use crate::auth::{HubKeys, KeyError, crypto};
 use crate::core::server::ServerConfig;
 
-/// Connections that may wait to be accepted.
-const BACKLOG: u32 = 4096;
 /// Time between two sweeps.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
 /// Time for sockets and requests to end at a stop.
@@ -65,6 +67,14 @@ pub struct HubConfig {
     pub data_dir: PathBuf,
     /// Where to listen; port 0 picks one.
     pub listen: SocketAddr,
+    /// The certificate and key to speak TLS with; `None` is plain HTTP.
+    pub tls: Option<TlsFiles>,
+    /// A proxy that speaks TLS stands in front: plain HTTP may be listened on beyond loopback.
+    pub behind_tls_proxy: bool,
+    /// How many connections there may be.
+    pub connections: Limits,
+    /// How long a connection may do nothing.
+    pub pacing: Pacing,
     /// Requests of one token.
     pub rate: Rate,
     /// The link's limits.
@@ -78,9 +88,20 @@ impl HubConfig {
         Self {
             data_dir: data_dir.into(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            tls: None,
+            behind_tls_proxy: false,
+            connections: Limits::default(),
+            pacing: Pacing::default(),
             rate: Rate::default(),
             link: ServerConfig::default(),
         }
+    }
+}
+
+impl HubConfig {
+    /// Whether tokens would cross a network readable.
+    fn is_insecure(&self) -> bool {
+        self.tls.is_none() && !self.behind_tls_proxy && !self.listen.ip().is_loopback()
     }
 }
 
@@ -89,12 +110,15 @@ impl HubConfig {
 pub enum HubError {
     /// Plain HTTP beyond loopback.
     #[error(
-        "refusing to listen on {listen} without TLS: tokens would cross the network readable; listen on 127.0.0.1 and put a TLS proxy in front"
+        "refusing to listen on {listen} without TLS: tokens would cross the network readable; give --tls-cert and --tls-key, or say --behind-tls-proxy if a proxy that speaks TLS stands in front and nothing else reaches this address"
     )]
     Insecure {
         /// The address.
         listen: SocketAddr,
     },
+    /// The certificate or its key cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The address cannot be listened on.
     #[error("cannot listen on {listen}: {source}")]
     Bind {
@@ -135,6 +159,8 @@ pub struct HubHandle {
     /// Its installation's folder.
     pub data_dir: PathBuf,
     hub: Arc<Hub>,
+    tls: bool,
+    admission: Arc<Admission>,
     tasks: Vec<JoinHandle<()>>,
     admin_socket: PathBuf,
     _home: Home,
@@ -145,18 +171,19 @@ pub struct HubHandle {
 /// # Errors
 /// When the address is insecure or taken, the folder is held or unusable, or a key is exposed.
 pub async fn start(config: HubConfig) -> Result<HubHandle, HubError> {
-    if !config.listen.ip().is_loopback() {
+    if config.is_insecure() {
         return Err(HubError::Insecure {
             listen: config.listen,
         });
     }
+    let tls = config.tls.as_ref().map(ServerTls::open).transpose()?;
     let home = Home::open(&config.data_dir)?;
     let hub = Arc::new(open_hub(&home, &config).await?);
     let bind = |source| HubError::Bind {
         listen: config.listen,
         source,
     };
-    let listener = listen(config.listen).map_err(bind)?;
+    let listener = listen::bind(config.listen).map_err(bind)?;
     let addr = listener.local_addr().map_err(bind)?;
     let admin_socket = home.admin_socket();
     let admin = admin::listen(&admin_socket).map_err(|source| HubError::DataDir {
@@ -164,26 +191,16 @@ pub async fn start(config: HubConfig) -> Result<HubHandle, HubError> {
         source,
     })?;
 
-    let server = {
-        let stop = hub.draining.clone().cancelled_owned();
-        let app = router::router(Arc::clone(&hub));
-        // A push must not wait for the peer's delayed ACK.
-        let listener = listener.tap_io(|io| {
-            if let Err(e) = io.set_nodelay(true) {
-                tracing::debug!(error = %e, "TCP_NODELAY was refused");
-            }
-        });
-        async move {
-            if let Err(e) = axum::serve(listener, app)
-                .with_graceful_shutdown(stop)
-                .await
-            {
-                tracing::error!(error = %e, "the HTTP server ended");
-            }
-        }
-    };
+    let server = Server::new(
+        router::router(Arc::clone(&hub)),
+        tls,
+        config.connections,
+        config.pacing,
+        hub.draining.clone(),
+    );
+    let admission = server.admission();
     let tasks = vec![
-        tokio::spawn(server),
+        tokio::spawn(server.run(listener)),
         tokio::spawn(admin::serve(Arc::clone(&hub), admin)),
         tokio::spawn(sweep(Arc::clone(&hub))),
     ];
@@ -193,6 +210,8 @@ pub async fn start(config: HubConfig) -> Result<HubHandle, HubError> {
         hub_id: hub.id.clone(),
         data_dir: config.data_dir,
         hub,
+        tls: config.tls.is_some(),
+        admission,
         tasks,
         admin_socket,
         _home: home,
@@ -204,18 +223,6 @@ pub(crate) async fn open_hub(home: &Home, config: &HubConfig) -> Result<Hub, Hub
     let keys = HubKeys::open(&home.keys())?;
     let store = AnyStore::Sqlite(SqliteStore::open(&home.database())?);
     Ok(Hub::open(store, keys, config.rate, config.link.clone()).await?)
-}
-
-fn listen(addr: SocketAddr) -> std::io::Result<TcpListener> {
-    let socket = if addr.is_ipv4() {
-        TcpSocket::new_v4()?
-    } else {
-        TcpSocket::new_v6()?
-    };
-    // A restart takes its port back at once.
-    socket.set_reuseaddr(true)?;
-    socket.bind(addr)?;
-    socket.listen(BACKLOG)
 }
 
 async fn sweep(hub: Arc<Hub>) {
@@ -234,7 +241,14 @@ impl HubHandle {
     /// The base URL of its HTTP API.
     #[must_use]
     pub fn url(&self) -> String {
-        format!("http://{}", self.addr)
+        let scheme = if self.tls { "https" } else { "http" };
+        format!("{scheme}://{}", self.addr)
+    }
+
+    /// What became of connections so far.
+    #[must_use]
+    pub fn connections(&self) -> Connections {
+        self.admission.counts()
     }
 
     /// Carries out a call of the owner, as over the admin socket.
@@ -283,5 +297,30 @@ fn remove_socket(path: &Path) {
     // The next hub replaces it; a leftover only costs a refused connect.
     if let Err(e) = std::fs::remove_file(path) {
         tracing::debug!(error = %e, "the admin socket stays behind");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn beyond_loopback_it_takes_tls_or_the_word_of_the_person() {
+        let mut config = HubConfig::local("/nowhere");
+        assert!(!config.is_insecure());
+        for listen in [
+            "0.0.0.0:80",
+            "[::]:80",
+            "192.0.2.1:80",
+            "[::ffff:127.0.0.1]:80",
+        ] {
+            config.listen = listen.parse().unwrap();
+            assert!(config.is_insecure(), "{listen}");
+        }
+        let (cert, key) = (PathBuf::from("c"), PathBuf::from("k"));
+        config.tls = Some(TlsFiles { cert, key });
+        assert!(!config.is_insecure());
+        (config.tls, config.behind_tls_proxy) = (None, true);
+        assert!(!config.is_insecure());
     }
 }

@@ -75,6 +75,8 @@ const HEAVY: &[(&str, &[&str])] = &[
     ("tokio_tungstenite", &["daemon/dial.rs"]),
     ("axum::extract::ws", &["hub/socket.rs"]),
     ("backoff", &["daemon/retry_timer.rs"]),
+    ("hyper", &["hub/listen/"]),
+    ("hyper_util", &["hub/listen/mod.rs"]),
     ("reqwest", &["daemon/http.rs"]),
     ("rcgen", &[]),
 ];

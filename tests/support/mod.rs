@@ -13,6 +13,8 @@ pub(crate) mod fault_proxy;
 pub(crate) mod hub_bed;
 #[cfg(target_os = "linux")]
 pub(crate) mod interactive;
+#[cfg(unix)]
+pub(crate) mod private_ca;
 #[cfg(target_os = "linux")]
 pub(crate) mod process;
 pub(crate) mod queue_db;

@@ -14,6 +14,8 @@ mod hook_command;
 mod hub_auth;
 mod hub_http;
 mod hub_kill;
+#[cfg(unix)]
+mod hub_listen;
 mod hub_socket;
 #[cfg(target_os = "linux")]
 mod killed;
