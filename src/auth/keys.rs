@@ -9,7 +9,6 @@ use std::str::FromStr;
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use secrecy::{ExposeSecret, SecretSlice};
-use serde_json::{Value, json};
 
 use super::crypto::{self, CryptoError};
 use crate::domain::IdError;
@@ -354,21 +353,9 @@ impl HubKeys {
         Ok(())
     }
 
-    /// The public keys as a JWK Set, newest first.
-    #[must_use]
-    pub fn jwks(&self) -> Value {
-        let keys: Vec<Value> = self
-            .pairs
-            .iter()
-            .rev()
-            .map(|p| {
-                json!({
-                    "kty": "OKP", "crv": "Ed25519", "use": "sig", "alg": "EdDSA",
-                    "kid": p.public.thumbprint(), "x": p.public.to_string(),
-                })
-            })
-            .collect();
-        json!({ "keys": keys })
+    /// The public keys, newest first.
+    pub fn publics(&self) -> impl Iterator<Item = &PublicKey> {
+        self.pairs.iter().rev().map(|p| &p.public)
     }
 
     /// The `kid` and PKCS#8 of the key that signs.
@@ -473,7 +460,7 @@ mod tests {
         let reopened = HubKeys::open(dir.path()).unwrap();
         assert!(reopened.by_kid(&old).is_some());
         assert_ne!(reopened.signer().unwrap().0, old);
-        assert_eq!(reopened.jwks()["keys"].as_array().unwrap().len(), 2);
+        assert_eq!(reopened.publics().count(), 2);
     }
 
     #[test]

@@ -268,7 +268,7 @@ impl Hub {
                         tracing::error!(error = %e, "no new key");
                         ApiError::new(Code::Internal, e.to_string())
                     })?;
-                let n = self.with_keys(|k| k.jwks()["keys"].as_array().map_or(0, Vec::len));
+                let n = self.with_keys(|k| k.publics().count());
                 Ok(json!({ "keys": n }))
             }
         }

@@ -174,22 +174,33 @@ pub(crate) struct IdemRecord {
 }
 
 /// What a session (or the newest session of a project) should know at its start.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "Memory")]
 pub(crate) struct MemoryRecord {
+    /// The session it was written for.
     pub(crate) session_id: SessionId,
+    /// The project it was written for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) project: Option<ProjectName>,
+    /// What happened, in prose.
     pub(crate) summary: String,
+    /// Single things worth knowing, each text or an object.
     pub(crate) context: Vec<Value>,
+    /// When it was written, Unix ms.
     pub(crate) updated_at: WallMs,
 }
 
 /// What a session's folder holds.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "Index")]
 pub(crate) struct IndexRecord {
+    /// Files worth knowing.
     pub(crate) files: Vec<Value>,
+    /// Names worth knowing.
     pub(crate) symbols: Vec<Value>,
+    /// What changed of late.
     pub(crate) recent_changes: Vec<Value>,
+    /// When it was written, Unix ms.
     pub(crate) updated_at: WallMs,
 }
 
@@ -242,6 +253,12 @@ impl Record for MemoryRecord {}
 impl Record for IndexRecord {}
 impl Record for JoinRecord {}
 impl Record for TokenRecord {}
+
+/// A record, or the view of one, as JSON.
+pub(crate) fn value<T: Serialize>(record: &T) -> Value {
+    // As above.
+    serde_json::to_value(record).unwrap_or_default()
+}
 
 /// The step that writes a record.
 pub(crate) fn put<T: Record>(

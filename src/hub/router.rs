@@ -1,37 +1,87 @@
-//! Every route, on one page.
+//! Every route, on one page: what is served and, word for word, what `GET /openapi.json` says.
 
 use std::sync::Arc;
 
 use axum::Router;
 use axum::middleware;
-use axum::routing::{delete, get, post};
 
-use super::api::{directory, enroll, health, lists, memory, messages, tasks};
+use super::api::{asked, directory, enroll, health, lists, memory, messages, tasks, views};
+use super::openapi;
 use super::problem::{catch_panic, method_not_allowed, not_found};
+use super::records::{IndexRecord, MemoryRecord};
+use super::route::{Route, delete, get, post, put, serve};
 use super::socket;
 use super::state::Hub;
+use crate::auth::Scope;
+use crate::domain::{Code, SessionId};
+
+/// The routes. A new one is a line here; the document follows (`UPDATE_PROTO=1 cargo test --test contract openapi`).
+#[rustfmt::skip]
+pub(crate) fn routes() -> Vec<Route> {
+    vec![
+        post("/tasks", "create_task", "Posts a task; answered once it is durable", tasks::create)
+            .needs(Scope::TasksWrite).once()
+            .body::<asked::TaskPost>(r#"{"task": "Make the tests pass", "project": "github.com/acme/shop", "options": {"max_turns": 20}}"#)
+            .answers::<views::Accepted>(202, "Durable, and on its way").with("Location", "Where the task is shown").like(ACCEPTED_TASK)
+            .refuses(&[Code::TrustTooLow, Code::TargetRequired, Code::UnknownTarget, Code::MailboxFull]),
+        get("/tasks", "list_tasks", "Lists tasks, newest first when not asked otherwise", lists::tasks)
+            .needs(Scope::TasksRead).query::<asked::TaskQuery>().answers::<views::TaskPage>(200, "A page of them").refuses(&[Code::CursorInvalid]),
+        get("/tasks/{id}", "get_task", "Shows a task", tasks::get)
+            .needs(Scope::TasksRead).answers::<views::TaskView>(200, "The task").refuses(&[Code::UnknownTask]),
+        post("/messages", "create_message", "Posts a message; answered once it is durable", messages::create)
+            .needs(Scope::MessagesWrite).once()
+            .body::<asked::MessagePost>(r#"{"content": "The deploy is done", "project": "github.com/acme/shop", "priority": "urgent"}"#)
+            .answers::<views::Accepted>(202, "Durable, and on its way").with("Location", "Where the message is shown").like(ACCEPTED_MESSAGE)
+            .refuses(&[Code::TargetRequired, Code::UnknownTarget, Code::MailboxFull]),
+        get("/messages", "list_messages", "Lists messages, newest first when not asked otherwise", lists::messages)
+            .needs(Scope::MessagesRead).query::<asked::MessageQuery>().answers::<views::MessagePage>(200, "A page of them").refuses(&[Code::CursorInvalid]),
+        get("/messages/{id}", "get_message", "Shows a message", messages::get)
+            .needs(Scope::MessagesRead).answers::<views::MessageView>(200, "The message").refuses(&[Code::UnknownMessage]),
+        get("/memory/{session}", "get_memory", "What a session should know at its start", memory::get)
+            .needs(Scope::MemoryRead).path::<SessionId>("session").query::<asked::ProjectQuery>()
+            .answers::<MemoryRecord>(200, "Its memory, or the nearest relative's").tagged().refuses(&[Code::NotFound]),
+        post("/memory/{session}", "write_memory", "Replaces a session's memory", memory::post)
+            .needs(Scope::MemoryWrite).path::<SessionId>("session").once()
+            .body::<asked::MemoryPost>(r#"{"summary": "The shop's tests were made to pass", "context": ["cargo nextest run"]}"#)
+            .answers::<MemoryRecord>(200, "As it is kept"),
+        get("/memory/{session}/index", "get_index", "What a session's folder holds", memory::get_index)
+            .needs(Scope::MemoryRead).path::<SessionId>("session").query::<asked::ProjectQuery>()
+            .answers::<IndexRecord>(200, "Its index, or the nearest relative's").tagged().refuses(&[Code::NotFound]),
+        put("/memory/{session}/index", "write_index", "Replaces a session's index", memory::put_index)
+            .needs(Scope::MemoryWrite).path::<SessionId>("session").query::<asked::ProjectQuery>()
+            .body::<asked::IndexPut>(r#"{"files": ["src/main.rs"], "symbols": ["main"], "recent_changes": []}"#)
+            .answers_empty(204, "Kept"),
+        get("/devices", "list_devices", "Lists the enrolled devices", directory::devices)
+            .needs_token().answers::<views::DevicePage>(200, "All of them"),
+        delete("/devices/{id}", "revoke_device", "Revokes a device for good", directory::revoke)
+            .needs(Scope::DevicesAdmin).answers_empty(204, "Revoked, its connection closed").refuses(&[Code::NotFound]),
+        get("/sessions", "list_sessions", "Lists the known sessions", directory::sessions)
+            .needs_token().answers::<views::SessionPage>(200, "All of them"),
+        get("/projects", "list_projects", "Lists the known projects", directory::projects)
+            .needs_token().answers::<views::ProjectPage>(200, "All of them"),
+        post("/enroll", "enroll_device", "Makes a device of a public key; takes a join token", enroll::enroll)
+            .needs(Scope::DevicesEnroll).once()
+            .body::<asked::EnrollPost>(r#"{"public_key": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo", "name": "laptop", "os": "linux", "build": "0.1.0"}"#)
+            .answers::<views::Enrolled>(200, "The device"),
+        get("/connect", "connect", "Opens the link (see README.md beside this document)", socket::connect)
+            .needs_device().upgrades().refuses(&[Code::ProtocolError, Code::VersionUnsupported]),
+        get("/healthz", "healthz", "Whether the process answers", health::healthz)
+            .answers::<views::Health>(200, "It does"),
+        get("/readyz", "readyz", "Whether a write is durable now", health::readyz)
+            .answers::<views::Ready>(200, "It is").refuses(&[Code::GoingAway, Code::StoreUnavailable, Code::DiskFull]),
+        get("/.well-known/jwks.json", "jwks", "The keys that sign the hub's tokens, newest first", health::jwks)
+            .answers::<views::Jwks>(200, "A JWK Set"),
+        get("/openapi.json", "openapi", "This document", openapi::serve)
+            .answers::<serde_json::Map<String, serde_json::Value>>(200, "OpenAPI 3.1").tagged(),
+    ]
+}
+
+const ACCEPTED_TASK: &str = r#"{"id": "01957f3e-7b3c-7000-8000-000000000001", "status": "queued", "device": "laptop-4f9a2c1d", "url": "/tasks/01957f3e-7b3c-7000-8000-000000000001"}"#;
+const ACCEPTED_MESSAGE: &str = r#"{"id": "01957f3e-7b3c-7000-8000-000000000002", "status": "accepted", "device": "laptop-4f9a2c1d", "url": "/messages/01957f3e-7b3c-7000-8000-000000000002"}"#;
 
 /// The hub's HTTP surface.
 pub(crate) fn router(hub: Arc<Hub>) -> Router {
-    Router::new()
-        .route("/tasks", post(tasks::create).get(lists::tasks))
-        .route("/tasks/{id}", get(tasks::get))
-        .route("/messages", post(messages::create).get(lists::messages))
-        .route("/messages/{id}", get(messages::get))
-        .route("/memory/{session}", get(memory::get).post(memory::post))
-        .route(
-            "/memory/{session}/index",
-            get(memory::get_index).put(memory::put_index),
-        )
-        .route("/devices", get(directory::devices))
-        .route("/devices/{id}", delete(directory::revoke))
-        .route("/sessions", get(directory::sessions))
-        .route("/projects", get(directory::projects))
-        .route("/enroll", post(enroll::enroll))
-        .route("/connect", get(socket::connect))
-        .route("/healthz", get(health::healthz))
-        .route("/readyz", get(health::readyz))
-        .route("/.well-known/jwks.json", get(health::jwks))
+    serve(routes())
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(middleware::from_fn(catch_panic))

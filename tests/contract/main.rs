@@ -5,6 +5,7 @@ mod claude_hooks;
 mod delivery;
 mod frames;
 mod layers;
+mod openapi;
 mod plugin;
 mod readme;
 mod schemas;

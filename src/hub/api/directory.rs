@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 
 use super::super::guard::Caller;
 use super::super::problem::{ApiError, ApiResult};
 use super::super::state::Hub;
+use super::Path;
 use super::views::{DevicePage, DeviceView, ProjectPage, ProjectView, SessionPage, SessionView};
 use crate::auth::Scope;
 use crate::domain::{AccountId, Code, DeviceId};

@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
-use serde_json::json;
 use uuid::Uuid;
 
 use super::super::body::JsonBody;
@@ -16,9 +15,11 @@ use super::super::clock::wall;
 use super::super::guard::Caller;
 use super::super::once::{Answer, Effect, Once, commit};
 use super::super::problem::{ApiError, ApiResult};
-use super::super::records::{self, DeviceRecord, JoinRecord, put};
+use super::super::records::{self, DeviceRecord, JoinRecord, put, value};
 use super::super::state::Hub;
 use super::super::store::Expect;
+use super::asked::EnrollPost;
+use super::views::Enrolled;
 use crate::auth::{PublicKey, Scope};
 use crate::domain::limits::FINISHED_KEPT_MS;
 use crate::domain::{AccountId, Code, DeviceId, IdError};
@@ -33,36 +34,13 @@ pub(crate) async fn enroll(
     caller.need(Scope::DevicesEnroll)?;
     let token = caller.producer()?;
     let key = Once::of(&caller, &headers, "POST /enroll", &body.sha256)?;
-    let mut f = body.fields();
-    let public_key = f.required_text("public_key");
-    let public_key = match public_key.parse::<PublicKey>() {
-        Ok(k) => k.to_string(),
-        Err(e) => {
-            if !public_key.is_empty() {
-                f.fault("public_key", e.to_string());
-            }
-            String::new()
-        }
-    };
-    let name = f.required_text("name");
-    let mut short = |field: &str| {
-        let text = f.text(field).unwrap_or_default();
-        if text.chars().count() > 200 || text.chars().any(char::is_control) {
-            f.fault(
-                field,
-                "must be at most 200 characters without control characters",
-            );
-        }
-        text
-    };
-    let (os, build) = (short("os"), short("build"));
-    if name.chars().count() > 100 || name.chars().any(char::is_control) {
-        f.fault(
-            "name",
-            "must be at most 100 characters without control characters",
-        );
-    }
-    f.finish()?;
+    let EnrollPost {
+        public_key,
+        name,
+        os,
+        build,
+    } = asked(body)?;
+    let (os, build) = (os.unwrap_or_default(), build.unwrap_or_default());
 
     let account = &caller.account;
     let join_key = format!("join/{}", token.jti);
@@ -133,11 +111,56 @@ pub(crate) async fn enroll(
     Ok(given)
 }
 
+/// The body, with every fault named.
+fn asked(body: JsonBody) -> ApiResult<EnrollPost> {
+    let mut f = body.fields();
+    let public_key = f.required_text("public_key");
+    let public_key = match public_key.parse::<PublicKey>() {
+        Ok(k) => k.to_string(),
+        Err(e) => {
+            if !public_key.is_empty() {
+                f.fault("public_key", e.to_string());
+            }
+            String::new()
+        }
+    };
+    let name = f.required_text("name");
+    let mut short = |field: &str| {
+        let text = f.text(field);
+        let said = text.as_deref().unwrap_or_default();
+        if said.chars().count() > 200 || said.chars().any(char::is_control) {
+            f.fault(
+                field,
+                "must be at most 200 characters without control characters",
+            );
+        }
+        text
+    };
+    let (os, build) = (short("os"), short("build"));
+    if name.chars().count() > 100 || name.chars().any(char::is_control) {
+        f.fault(
+            "name",
+            "must be at most 100 characters without control characters",
+        );
+    }
+    f.finish()?;
+    Ok(EnrollPost {
+        public_key,
+        name,
+        os,
+        build,
+    })
+}
+
 fn answer(hub: &Hub, account: &AccountId, device: &DeviceId) -> Answer {
     Answer {
         status: StatusCode::OK,
         location: None,
-        body: json!({ "device_id": device, "hub_id": hub.id, "account": account }),
+        body: value(&Enrolled {
+            device_id: device.clone(),
+            hub_id: hub.id.clone(),
+            account: account.clone(),
+        }),
     }
 }
 

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use axum::http::StatusCode;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde_json::Value;
 use uuid::Uuid;
 
 use super::super::body::{Fields, too_large};
@@ -16,7 +17,7 @@ use super::super::problem::{ApiError, ApiResult};
 use super::super::records::{self, Attempt, ItemKind, ItemRecord};
 use super::super::state::Hub;
 use super::super::store::{MailboxId, Op};
-use super::views::stage_word;
+use super::views::{Accepted, stage_word};
 use crate::domain::{
     Code, Envelope, EnvelopeId, EnvelopeKind, Priority, Receipt, SessionId, Stage, TaskState,
     TaskStatus, limits,
@@ -26,16 +27,26 @@ use crate::domain::{
 const MAX_EXPIRES_S: i64 = 30 * 24 * 3600;
 
 /// What every POST may say besides its text.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, JsonSchema)]
 pub(crate) struct Common {
-    want: Want,
-    priority: Priority,
+    /// The session it is for, or one whose successor is meant.
+    session_id: Option<SessionId>,
+    /// The project it is for: its name, or its absolute path on a device.
+    #[schemars(length(min = 1, max = 1024), regex(pattern = r"\S"))]
+    project: Option<String>,
+    /// The device it is for: its id or its name.
+    #[schemars(length(min = 1, max = 1024), regex(pattern = r"\S"))]
+    device: Option<String>,
+    /// Its lane; `normal` when not said.
+    priority: Option<Priority>,
+    /// For how long it is worth delivering, seconds; a day for a task, seven for a message when not said.
+    #[schemars(range(min = 1, max = 2_592_000))]
     expires_in_s: Option<i64>,
 }
 
 impl Common {
     pub(crate) fn take(f: &mut Fields) -> Self {
-        let session = match f.text("session_id").map(|s| s.parse::<SessionId>()) {
+        let session_id = match f.text("session_id").map(|s| s.parse::<SessionId>()) {
             Some(Err(e)) => {
                 f.fault("session_id", e.to_string());
                 None
@@ -50,11 +61,7 @@ impl Common {
             }
             other => other,
         };
-        let want = Want {
-            session,
-            project: name("project"),
-            device: name("device"),
-        };
+        let (project, device) = (name("project"), name("device"));
         if f.take("callback_url").is_some() {
             f.fault(
                 "callback_url",
@@ -62,8 +69,10 @@ impl Common {
             );
         }
         Self {
-            want,
-            priority: f.shaped("priority").unwrap_or_default(),
+            session_id,
+            project,
+            device,
+            priority: f.shaped("priority"),
             expires_in_s: f.number("expires_in_s", 1, MAX_EXPIRES_S),
         }
     }
@@ -89,22 +98,32 @@ pub(crate) fn new_id() -> EnvelopeId {
 /// The steps that accept a draft, and the answer: routed, sized, with its record.
 pub(crate) fn accept(hub: &Hub, caller: &Caller, draft: Draft) -> ApiResult<Effect> {
     let online = |d: &_| hub.presence.is_online(d);
-    let route = hub
-        .directory
-        .route(&caller.account, &draft.common.want, &online)?;
+    let Common {
+        session_id,
+        project,
+        device,
+        priority,
+        expires_in_s,
+    } = draft.common;
+    let want = Want {
+        session: session_id,
+        project,
+        device,
+    };
+    let route = hub.directory.route(&caller.account, &want, &online)?;
     let now = wall();
     let (kind, ttl_ms, path) = match draft.kind {
         ItemKind::Task => (EnvelopeKind::Task, limits::TASK_TTL_MS, "tasks"),
         ItemKind::Message => (EnvelopeKind::Message, limits::MESSAGE_TTL_MS, "messages"),
     };
-    let ttl_ms = draft.common.expires_in_s.map_or(ttl_ms, |s| s * 1000);
+    let ttl_ms = expires_in_s.map_or(ttl_ms, |s| s * 1000);
     let attempt = (draft.kind == ItemKind::Task).then_some(1);
     let envelope = Envelope {
         id: draft.id,
         kind,
         from: caller.sender(),
         to: route.to,
-        priority: draft.common.priority,
+        priority: priority.unwrap_or_default(),
         body: draft.body,
         wake: draft.wake,
         created_at: now,
@@ -160,8 +179,11 @@ pub(crate) fn accept(hub: &Hub, caller: &Caller, draft: Draft) -> ApiResult<Effe
     let answer = Answer {
         status: StatusCode::ACCEPTED,
         location: Some(url.clone()),
-        body: json!({
-            "id": draft.id, "status": status(&record), "device": route.device, "url": url,
+        body: records::value(&Accepted {
+            id: draft.id,
+            status: status(&record),
+            device: route.device,
+            url,
         }),
     };
     Ok(Effect { ops, answer })

@@ -16,6 +16,7 @@ use super::super::problem::ApiResult;
 use super::super::records::{self, ItemKind, ItemRecord};
 use super::super::state::Hub;
 use super::super::store::Records;
+use super::asked::{MessageQuery, Names, TaskQuery, names};
 use super::cursor::Walk;
 use super::items::status;
 use super::views::{MessagePage, MessageView, TaskPage, TaskView};
@@ -31,33 +32,10 @@ const CHUNK: u32 = 100;
 /// How far an item's id and its `created_at`, both of the hub's clock, may lie apart.
 const SLACK_MS: i64 = 5 * 60 * 1000;
 
-const TASK_PARAMS: &[&str] = &[
-    "status",
-    "device",
-    "project",
-    "session_id",
-    "from",
-    "attempt",
-    "created_after",
-    "created_before",
-    "order",
-    "cursor",
-    "limit",
-];
-const MESSAGE_PARAMS: &[&str] = &[
-    "status",
-    "device",
-    "project",
-    "session_id",
-    "from",
-    "created_after",
-    "created_before",
-    "order",
-    "cursor",
-    "limit",
-];
+static TASK_PARAMS: Names = Names::new(names::<TaskQuery>);
+static MESSAGE_PARAMS: Names = Names::new(names::<MessageQuery>);
 /// How far a message can have come.
-const STAGES: &[&str] = &[
+pub(super) const STAGES: &[&str] = &[
     "accepted",
     "on_device",
     "held",
@@ -173,7 +151,7 @@ pub(crate) async fn tasks(
     query: RawQuery,
 ) -> ApiResult<Json<TaskPage>> {
     caller.need(Scope::TasksRead)?;
-    let p = Params::of(query, TASK_PARAMS)?;
+    let p = Params::of(query, &TASK_PARAMS)?;
     let (found, next) = list(&hub, &caller, ItemKind::Task, &p).await?;
     Ok(Json(TaskPage {
         tasks: found.iter().map(TaskView::of).collect(),
@@ -188,7 +166,7 @@ pub(crate) async fn messages(
     query: RawQuery,
 ) -> ApiResult<Json<MessagePage>> {
     caller.need(Scope::MessagesRead)?;
-    let p = Params::of(query, MESSAGE_PARAMS)?;
+    let p = Params::of(query, &MESSAGE_PARAMS)?;
     let (found, next) = list(&hub, &caller, ItemKind::Message, &p).await?;
     Ok(Json(MessagePage {
         messages: found.iter().map(MessageView::of).collect(),

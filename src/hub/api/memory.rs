@@ -14,7 +14,7 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
@@ -22,7 +22,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::super::body::{JsonBody, too_large};
+use super::super::body::{Fields, JsonBody, too_large};
 use super::super::clock::wall;
 use super::super::guard::Caller;
 use super::super::once::{self, Answer, Effect, Once};
@@ -30,7 +30,8 @@ use super::super::problem::{ApiError, ApiResult};
 use super::super::records::{self, IndexRecord, MemoryRecord, put};
 use super::super::state::Hub;
 use super::super::store::{Commit, Expect, Records};
-use super::{Params, RawQuery};
+use super::asked::{IndexPut, MemoryPost, Names, ProjectQuery, names};
+use super::{Params, Path, RawQuery};
 use crate::auth::Scope;
 use crate::auth::crypto::sha256;
 use crate::domain::limits::MAX_ENVELOPE_BYTES;
@@ -56,7 +57,8 @@ fn project_index_key(account: &AccountId, project: &ProjectName) -> String {
 }
 
 fn project_of(query: RawQuery) -> ApiResult<Option<ProjectName>> {
-    Params::of(query, &["project"])?.get("project", "a project's name")
+    static KNOWN: Names = Names::new(names::<ProjectQuery>);
+    Params::of(query, &KNOWN)?.get("project", "a project's name")
 }
 
 fn session_of(path: &str) -> ApiResult<SessionId> {
@@ -159,32 +161,59 @@ pub(crate) async fn post(
     once::commit(&hub, key.as_ref(), effect).await
 }
 
+/// The body, with every fault named.
+fn memory_asked(body: JsonBody) -> ApiResult<MemoryPost> {
+    let mut f = body.fields();
+    let post = MemoryPost {
+        summary: f.text("summary"),
+        context: entries(&mut f, "context"),
+        project: f.shaped("project"),
+    };
+    let says = post.summary.as_ref().is_some_and(|s| !s.is_empty())
+        || post.context.as_ref().is_some_and(|c| !c.is_empty());
+    if !says {
+        f.fault("summary", "is required unless `context` says something");
+    }
+    f.finish()?;
+    Ok(post)
+}
+
+fn index_asked(body: JsonBody) -> ApiResult<IndexPut> {
+    let mut f = body.fields();
+    let put = IndexPut {
+        files: entries(&mut f, "files"),
+        symbols: entries(&mut f, "symbols"),
+        recent_changes: entries(&mut f, "recent_changes"),
+    };
+    f.finish()?;
+    Ok(put)
+}
+
+fn entries(f: &mut Fields, name: &str) -> Option<Vec<Value>> {
+    let list = f.array(name);
+    if list.as_ref().is_some_and(|l| l.len() > MAX_ENTRIES) {
+        f.fault(name, format!("must have at most {MAX_ENTRIES} entries"));
+    }
+    list
+}
+
 fn remember(
     hub: &Hub,
     account: &AccountId,
     session: SessionId,
     body: JsonBody,
 ) -> ApiResult<Effect> {
-    let mut f = body.fields();
-    let summary = f.text("summary").unwrap_or_default();
-    let context = f.array("context").unwrap_or_default();
-    let project = f.shaped::<ProjectName>("project");
-    if summary.is_empty() && context.is_empty() {
-        f.fault("summary", "is required unless `context` says something");
-    }
-    if context.len() > MAX_ENTRIES {
-        f.fault(
-            "context",
-            format!("must have at most {MAX_ENTRIES} entries"),
-        );
-    }
-    f.finish()?;
+    let MemoryPost {
+        summary,
+        context,
+        project,
+    } = memory_asked(body)?;
     let known = hub.directory.session(account, session);
     let memory = MemoryRecord {
         session_id: session,
         project: project.or_else(|| known.and_then(|s| s.info.project)),
-        summary,
-        context,
+        summary: summary.unwrap_or_default(),
+        context: context.unwrap_or_default(),
         updated_at: wall(),
     };
     let text = records::text(&memory);
@@ -248,21 +277,17 @@ pub(crate) async fn put_index(
     caller.need(Scope::MemoryWrite)?;
     let session = session_of(&session)?;
     let asked = project_of(query)?;
-    let mut f = body.fields();
-    let mut list = |name: &str| {
-        let list = f.array(name).unwrap_or_default();
-        if list.len() > MAX_ENTRIES {
-            f.fault(name, format!("must have at most {MAX_ENTRIES} entries"));
-        }
-        list
-    };
+    let IndexPut {
+        files,
+        symbols,
+        recent_changes,
+    } = index_asked(body)?;
     let index = IndexRecord {
-        files: list("files"),
-        symbols: list("symbols"),
-        recent_changes: list("recent_changes"),
+        files: files.unwrap_or_default(),
+        symbols: symbols.unwrap_or_default(),
+        recent_changes: recent_changes.unwrap_or_default(),
         updated_at: wall(),
     };
-    f.finish()?;
     if records::text(&index).len() > MAX_ENVELOPE_BYTES {
         return Err(too_large("the index", MAX_ENVELOPE_BYTES));
     }
@@ -278,7 +303,7 @@ pub(crate) async fn put_index(
 }
 
 /// The answer with its ETag, or 304 for a reader that has it.
-fn tagged(headers: &HeaderMap, body: &Value) -> Response {
+pub(crate) fn tagged(headers: &HeaderMap, body: &Value) -> Response {
     let tag = format!(
         "\"{}\"",
         URL_SAFE_NO_PAD.encode(&sha256(body.to_string().as_bytes())[..16])

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::HeaderMap;
 use serde_json::json;
 
@@ -13,6 +13,8 @@ use super::super::once::{self, Answer, Effect, Once};
 use super::super::problem::ApiResult;
 use super::super::records::ItemKind;
 use super::super::state::Hub;
+use super::Path;
+use super::asked::MessagePost;
 use super::items::{self, Common, Draft, new_id};
 use super::views::MessageView;
 use crate::auth::Scope;
@@ -30,12 +32,25 @@ pub(crate) async fn create(
     once::commit(&hub, key.as_ref(), draft(&hub, &caller, body)).await
 }
 
-fn draft(hub: &Hub, caller: &Caller, body: JsonBody) -> ApiResult<Effect> {
+/// The body, with every fault named.
+fn asked(body: JsonBody) -> ApiResult<MessagePost> {
     let mut f = body.fields();
-    let content = f.required_text("content");
-    let common = Common::take(&mut f);
-    let wake = f.flag("wake").unwrap_or(false);
+    let post = MessagePost {
+        content: f.required_text("content"),
+        common: Common::take(&mut f),
+        wake: f.flag("wake"),
+    };
     f.finish()?;
+    Ok(post)
+}
+
+fn draft(hub: &Hub, caller: &Caller, body: JsonBody) -> ApiResult<Effect> {
+    let MessagePost {
+        content,
+        common,
+        wake,
+    } = asked(body)?;
+    let wake = wake.unwrap_or(false);
     let draft = Draft {
         kind: ItemKind::Message,
         common,

@@ -1,5 +1,6 @@
 //! The handlers, by what they are about; [`super::router`] says under which paths.
 
+pub(crate) mod asked;
 mod cursor;
 pub(crate) mod directory;
 pub(crate) mod enroll;
@@ -13,22 +14,43 @@ pub(crate) mod views;
 
 use std::str::FromStr;
 
-use axum::extract::Query;
 use axum::extract::rejection::QueryRejection;
+use axum::extract::{FromRequestParts, Query};
+use axum::http::request::Parts;
+use serde::de::DeserializeOwned;
 
 use super::problem::{ApiError, ApiResult};
 
 /// A request's query, read by hand so that a refusal is ours.
 pub(crate) type RawQuery = Result<Query<Vec<(String, String)>>, QueryRejection>;
 
+/// A path's parameters; what cannot be read (bytes that are no UTF-8) is refused with our words.
+#[derive(Debug)]
+pub(crate) struct Path<T>(pub(crate) T);
+
+impl<S, T> FromRequestParts<S> for Path<T>
+where
+    S: Send + Sync,
+    T: DeserializeOwned + Send,
+{
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> ApiResult<Self> {
+        match axum::extract::Path::from_request_parts(parts, state).await {
+            Ok(axum::extract::Path(value)) => Ok(Self(value)),
+            Err(e) => Err(ApiError::field("path", e.body_text())),
+        }
+    }
+}
+
 /// Reads query parameters; unknown ones are refused by name.
 pub(crate) struct Params(Vec<(String, String)>);
 
 impl Params {
-    pub(crate) fn of(query: RawQuery, known: &[&str]) -> ApiResult<Self> {
+    pub(crate) fn of(query: RawQuery, known: &[String]) -> ApiResult<Self> {
         let Query(pairs) =
             query.map_err(|e| ApiError::field("query", format!("cannot be read: {e}")))?;
-        match pairs.iter().find(|(k, _)| !known.contains(&k.as_str())) {
+        match pairs.iter().find(|(k, _)| !known.contains(k)) {
             Some((other, _)) => Err(ApiError::field(
                 other.chars().take(100).collect::<String>(),
                 format!(

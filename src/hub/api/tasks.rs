@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::HeaderMap;
 use serde_json::json;
 
@@ -13,6 +13,8 @@ use super::super::once::{self, Answer, Effect, Once};
 use super::super::problem::ApiResult;
 use super::super::records::ItemKind;
 use super::super::state::Hub;
+use super::Path;
+use super::asked::TaskPost;
 use super::items::{self, Common, Draft, new_id};
 use super::views::TaskView;
 use crate::auth::Scope;
@@ -34,12 +36,16 @@ pub(crate) async fn create(
     once::commit(&hub, key.as_ref(), draft(&hub, &caller, body)).await
 }
 
-fn draft(hub: &Hub, caller: &Caller, body: JsonBody) -> ApiResult<Effect> {
+/// The body, with every fault named.
+fn asked(body: JsonBody) -> ApiResult<TaskPost> {
     let mut f = body.fields();
     let task = f.required_text("task");
     let common = Common::take(&mut f);
-    let options = f.shaped::<RunOptions>("options").unwrap_or_default();
-    if let Some(usd) = options.max_budget_usd
+    let options: Option<RunOptions> = f.shaped("options");
+    if let Some(RunOptions {
+        max_budget_usd: Some(usd),
+        ..
+    }) = options
         && !(usd.is_finite() && usd > 0.0)
     {
         f.fault("options", "`max_budget_usd` must be a positive number");
@@ -58,6 +64,22 @@ fn draft(hub: &Hub, caller: &Caller, body: JsonBody) -> ApiResult<Effect> {
     if task.len() > limits::MAX_TASK_BYTES {
         return Err(too_large("the task's text", limits::MAX_TASK_BYTES));
     }
+    Ok(TaskPost {
+        task,
+        common,
+        options,
+        metadata,
+    })
+}
+
+fn draft(hub: &Hub, caller: &Caller, body: JsonBody) -> ApiResult<Effect> {
+    let TaskPost {
+        task,
+        common,
+        options,
+        metadata,
+    } = asked(body)?;
+    let options = options.unwrap_or_default();
     let id = new_id();
     let body = json!(TaskBody {
         task_id: id,

@@ -9,9 +9,10 @@ use serde_json::Value;
 
 use super::super::records::{Attempt, DeviceRecord, ItemRecord, ProjectRecord, SessionRecord};
 use super::super::state::Hub;
+use crate::auth::PublicKey;
 use crate::domain::{
-    DeviceId, EnvelopeId, Priority, ProjectInfo, ProjectName, Receipt, Reply, Sender, SessionId,
-    SessionInfo, TaskResult, TaskStatus, WallMs,
+    AccountId, DeviceId, EnvelopeId, Priority, ProjectInfo, ProjectName, Receipt, Reply, Sender,
+    SessionId, SessionInfo, TaskResult, TaskStatus, WallMs,
 };
 
 /// A task as it is shown.
@@ -172,6 +173,88 @@ pub(crate) struct ProjectPage {
     pub(crate) projects: Vec<ProjectView>,
     /// The cursor of the following page; `null` at the end.
     pub(crate) next: Option<String>,
+}
+
+/// What was accepted.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub(crate) struct Accepted {
+    /// Its id.
+    pub(crate) id: EnvelopeId,
+    /// Where it stands: a task's status, or the stage a message reached.
+    pub(crate) status: String,
+    /// The device it goes to.
+    pub(crate) device: DeviceId,
+    /// Where it is shown.
+    pub(crate) url: String,
+}
+
+/// A device that was made.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub(crate) struct Enrolled {
+    /// Its id: the `iss` of its connect JWTs.
+    pub(crate) device_id: DeviceId,
+    /// The hub's name: the `aud` of its connect JWTs.
+    pub(crate) hub_id: String,
+    /// The account it belongs to.
+    pub(crate) account: AccountId,
+}
+
+/// That the process answers.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub(crate) struct Health {
+    /// `ok`.
+    pub(crate) status: &'static str,
+    /// The hub's name: the `aud` of every token for it.
+    pub(crate) hub_id: String,
+    /// The hub's time, Unix ms.
+    pub(crate) now: WallMs,
+}
+
+/// That a write is durable.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub(crate) struct Ready {
+    /// `ready`.
+    pub(crate) status: &'static str,
+    /// Devices that are connected now.
+    pub(crate) devices_online: usize,
+}
+
+/// Public keys (RFC 7517).
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub(crate) struct Jwks {
+    /// Newest first.
+    pub(crate) keys: Vec<Jwk>,
+}
+
+/// A public key (RFC 8037).
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub(crate) struct Jwk {
+    /// `OKP`.
+    pub(crate) kty: &'static str,
+    /// `Ed25519`.
+    pub(crate) crv: &'static str,
+    /// `sig`.
+    #[serde(rename = "use")]
+    pub(crate) usage: &'static str,
+    /// `EdDSA`.
+    pub(crate) alg: &'static str,
+    /// Its name: its RFC 7638 thumbprint.
+    pub(crate) kid: String,
+    /// The key, base64url without padding.
+    pub(crate) x: String,
+}
+
+impl Jwk {
+    pub(crate) fn of(key: &PublicKey) -> Self {
+        Self {
+            kty: "OKP",
+            crv: "Ed25519",
+            usage: "sig",
+            alg: "EdDSA",
+            kid: key.thumbprint(),
+            x: key.to_string(),
+        }
+    }
 }
 
 impl TaskView {
