@@ -8,6 +8,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::Global;
+use super::config::unusable;
 use super::report::{Exit, Failure, say};
 use super::system::stop_signal;
 use crate::auth::crypto;
@@ -49,11 +50,7 @@ pub(super) fn load_config(flags: &[(&str, String, &str)]) -> Result<DaemonConfig
         env: &process_env,
         flags,
     })
-    .map_err(|e| {
-        let mut failure = Failure::new("the configuration cannot be used").exit(Exit::Usage);
-        failure.causes = e.0.iter().map(ToString::to_string).collect();
-        failure
-    })
+    .map_err(|e| unusable(&e))
 }
 
 /// The CLI of this machine, with its version; blocks until the CLI told it.

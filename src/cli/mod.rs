@@ -4,15 +4,21 @@
 //! are parsed by clap, end in a [`Failure`] or not, and tell it in one form. Data goes to standard output, everything
 //! else to standard error.
 
+mod config;
 mod control;
 mod enable;
 mod hub;
+mod list_messages;
 mod login;
 mod long_running;
+mod producer;
 mod report;
 mod requests;
+mod send;
 mod status;
 mod system;
+mod task;
+mod tasks;
 mod up;
 
 use std::ffi::OsString;
@@ -77,6 +83,14 @@ enum Command {
     Disable(enable::DisableArgs),
     /// Show what the daemon does
     Status,
+    /// Send a message to a session, a project or a device
+    Send(send::SendArgs),
+    /// Give a task to Claude Code on a device
+    Task(Box<task::TaskArgs>),
+    /// List tasks, look at one, cancel it, try it again
+    Tasks(Box<tasks::TasksArgs>),
+    /// List the messages that wait in this device's queue
+    ListMessages(list_messages::ListMessagesArgs),
     /// Connect the daemon to its hub
     Connect,
     /// Disconnect the daemon from its hub
@@ -85,6 +99,9 @@ enum Command {
     Pause,
     /// Go on after `pause`
     Resume,
+    /// Show or check the configuration
+    #[command(subcommand)]
+    Config(config::ConfigCommand),
     /// Answer a Claude Code hook; called by Claude Code
     #[command(hide = true)]
     Hook,
@@ -125,6 +142,11 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Enable(args) => enable::enable(global, &args),
         Command::Disable(args) => enable::disable(global, &args),
         Command::Status => status::run(global),
+        Command::Send(args) => send::run(global, &args),
+        Command::Task(args) => task::run(global, &args),
+        Command::Tasks(args) => tasks::run(global, &args),
+        Command::ListMessages(args) => list_messages::run(global, &args),
+        Command::Config(command) => config::run(global, &command),
         Command::Connect => control::run(global, "connect"),
         Command::Disconnect => control::run(global, "disconnect"),
         Command::Pause => control::run(global, "pause"),

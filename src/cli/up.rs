@@ -33,7 +33,7 @@ use crate::telemetry;
 /// Where the hub listens unless it is told otherwise.
 const HUB_LISTEN: &str = "127.0.0.1:8787";
 /// The producer token's file inside the data folder.
-const TOKEN_FILE: &str = "up.token";
+pub(super) const TOKEN_FILE: &str = "up.token";
 /// All scopes but those of an owner.
 const SCOPES: [&str; 6] = [
     "tasks:write",

@@ -35,6 +35,12 @@ impl HubUrl {
         self.0.scheme() == "https"
     }
 
+    /// Whether it names this machine itself.
+    #[must_use]
+    pub fn is_loopback(&self) -> bool {
+        self.0.host().is_some_and(|host| leads_here(&host))
+    }
+
     /// The host as it stands in certificates and `Host` headers (IPv6 in brackets).
     #[must_use]
     pub fn host(&self) -> &str {
@@ -73,6 +79,14 @@ impl HubUrl {
     }
 }
 
+fn leads_here(host: &Host<&str>) -> bool {
+    match host {
+        Host::Domain(name) => *name == "localhost",
+        Host::Ipv4(ip) => ip.is_loopback(),
+        Host::Ipv6(ip) => ip.is_loopback(),
+    }
+}
+
 impl fmt::Display for HubUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0.as_str().trim_end_matches('/'))
@@ -86,11 +100,7 @@ impl FromStr for HubUrl {
         if !matches!(url.scheme(), "https" | "http") {
             return Err(HubUrlError::Scheme);
         }
-        let here = match url.host().ok_or(HubUrlError::NotAUrl)? {
-            Host::Domain(name) => name == "localhost",
-            Host::Ipv4(ip) => ip.is_loopback(),
-            Host::Ipv6(ip) => ip.is_loopback(),
-        };
+        let here = leads_here(&url.host().ok_or(HubUrlError::NotAUrl)?);
         if url.scheme() == "http" && !here {
             return Err(HubUrlError::Insecure);
         }

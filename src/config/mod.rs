@@ -10,6 +10,7 @@
 
 mod claude_bin;
 mod duration;
+mod explain;
 mod hub_url;
 mod keys;
 mod project;
@@ -29,6 +30,7 @@ use serde_json::Value;
 use crate::domain::SessionId;
 
 pub use claude_bin::{ClaudeBin, ClaudeBinError, find_claude};
+pub use explain::{Explained, explain};
 pub use hub_url::{HubUrl, HubUrlError};
 pub use keys::{KEYS, Key};
 pub use project::{Ignored, ProjectFile, read_project};
@@ -215,6 +217,17 @@ impl DaemonConfig {
     /// # Errors
     /// All problems at once.
     pub fn load(sources: Sources<'_>) -> Result<Self, ConfigError> {
+        let mut reader = Self::layers(sources);
+        reader.check_names();
+        let config = Self::read(&mut reader);
+        if reader.problems.is_empty() {
+            Ok(config)
+        } else {
+            Err(ConfigError(reader.problems))
+        }
+    }
+
+    fn layers(sources: Sources<'_>) -> Reader {
         let mut reader = Reader::default();
         if let Some(path) = sources.file {
             match read_file(path) {
@@ -236,13 +249,7 @@ impl DaemonConfig {
         for (key, value, flag) in sources.flags {
             reader.set(key, Value::String(value.clone()), flag);
         }
-        reader.check_names();
-        let config = Self::read(&mut reader);
-        if reader.problems.is_empty() {
-            Ok(config)
-        } else {
-            Err(ConfigError(reader.problems))
-        }
+        reader
     }
 
     fn read(r: &mut Reader) -> Self {

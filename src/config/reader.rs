@@ -79,6 +79,13 @@ impl Reader {
             .insert(key.to_owned(), (value, source.to_owned()));
     }
 
+    /// Every value that some layer set, with its source, by key.
+    pub(super) fn leaves(&self) -> impl Iterator<Item = (String, &Value, &str)> {
+        self.leaves
+            .iter()
+            .map(|(key, (value, source))| (shown(key), value, source.as_str()))
+    }
+
     /// Reports keys that nothing reads.
     pub(super) fn check_names(&mut self) {
         let unknown: Vec<_> = self

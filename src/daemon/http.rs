@@ -20,9 +20,14 @@ use crate::domain::{AccountId, Code, DeviceId, Problem, ProjectName, SessionId};
 
 use super::clock;
 use super::credentials::{Credentials, CredentialsError, Enrolment};
+use super::server_events::{EventReader, ServerEvent};
 
 /// How long a call may take.
 const DEADLINE: Duration = Duration::from_secs(10);
+/// How long a stream of events may last before it is opened anew.
+const STREAM: Duration = Duration::from_secs(24 * 3600);
+/// The longest silence of a stream: the hub's heartbeat comes every 15 s.
+const SILENCE: Duration = Duration::from_secs(45);
 /// Largest answer, bytes.
 const MAX_ANSWER: usize = 4 << 20;
 
@@ -94,6 +99,146 @@ struct Enrolled {
     account: AccountId,
 }
 
+/// How a producer's call begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verb {
+    /// Reads.
+    Get,
+    /// Posts a body.
+    Post,
+}
+
+/// The hub's HTTP API for a producer: calls with its token.
+pub struct ProducerHttp {
+    client: Client,
+    hub: HubUrl,
+    token: Token,
+}
+
+impl std::fmt::Debug for ProducerHttp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ProducerHttp")
+            .field("hub", &self.hub)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ProducerHttp {
+    /// The API of `hub` with these trusted certificates and this token.
+    ///
+    /// # Errors
+    /// When the client cannot be set up.
+    pub fn new(tls: &Arc<ClientConfig>, hub: HubUrl, token: Token) -> Result<Self, HttpError> {
+        Ok(Self {
+            client: client(tls)?,
+            hub,
+            token,
+        })
+    }
+
+    /// The hub that is called.
+    #[must_use]
+    pub const fn hub(&self) -> &HubUrl {
+        &self.hub
+    }
+
+    /// One call: the JSON of the answer.
+    ///
+    /// # Errors
+    /// When there is no answer, or it is no success.
+    pub async fn call(
+        &self,
+        verb: Verb,
+        path: &[&str],
+        query: &[(&str, String)],
+        key: Option<&str>,
+        body: Option<&Value>,
+    ) -> Result<Value, HttpError> {
+        let method = match verb {
+            Verb::Get => Method::GET,
+            Verb::Post => Method::POST,
+        };
+        let request = self.request(method, path, query);
+        let request = match key {
+            Some(key) => request.header("idempotency-key", key),
+            None => request,
+        };
+        let request = match body {
+            Some(body) => request.json(body),
+            None => request,
+        };
+        let response = request.send().await;
+        read(accepted(response.map_err(|e| HttpError::Network(said(&e)))?).await?).await
+    }
+
+    /// Opens a stream of server-sent events, behind the event of this id where one is named.
+    ///
+    /// # Errors
+    /// When there is no answer, or it is no success.
+    pub async fn events(&self, path: &[&str], after: Option<&str>) -> Result<Events, HttpError> {
+        let request = self
+            .request(Method::GET, path, &[])
+            .header(header::ACCEPT, "text/event-stream")
+            // The stream lasts; its silence is bounded at each read.
+            .timeout(STREAM);
+        let request = match after {
+            Some(id) => request.header("last-event-id", id),
+            None => request,
+        };
+        let response = request.send().await;
+        let response = accepted(response.map_err(|e| HttpError::Network(said(&e)))?).await?;
+        Ok(Events {
+            response,
+            read: EventReader::default(),
+        })
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        path: &[&str],
+        query: &[(&str, String)],
+    ) -> reqwest::RequestBuilder {
+        let mut url = self.hub.api(path);
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
+        }
+        self.client
+            .request(method, url)
+            .bearer_auth(self.token.expose())
+    }
+}
+
+/// An open stream of server-sent events.
+#[derive(Debug)]
+pub struct Events {
+    response: Response,
+    read: EventReader,
+}
+
+impl Events {
+    /// The next event; `None` at the stream's end. May be cancelled.
+    ///
+    /// # Errors
+    /// When the stream broke, was silent for longer than its heartbeats allow, or is no stream of events.
+    pub async fn next(&mut self) -> Result<Option<ServerEvent>, HttpError> {
+        loop {
+            if let Some(event) = self.read.take() {
+                return Ok(Some(event));
+            }
+            let chunk = tokio::time::timeout(SILENCE, self.response.chunk()).await;
+            let chunk = chunk.map_err(|_| HttpError::Network("the stream is silent".to_owned()))?;
+            match chunk.map_err(|e| HttpError::Network(said(&e)))? {
+                Some(bytes) => self
+                    .read
+                    .push(&bytes)
+                    .map_err(|e| HttpError::BadAnswer(e.to_owned()))?,
+                None => return Ok(None),
+            }
+        }
+    }
+}
+
 impl HubHttp {
     /// The API with these trusted certificates; credentials are read from their folder at every call, and `hub` wins over the
     /// hub of `login`.
@@ -105,20 +250,8 @@ impl HubHttp {
         credentials: PathBuf,
         hub: Option<HubUrl>,
     ) -> Result<Self, HttpError> {
-        let mut tls = ClientConfig::clone(tls);
-        tls.alpn_protocols.clear();
-        let client = Client::builder()
-            .tls_backend_preconfigured(tls)
-            .no_proxy()
-            .redirect(reqwest::redirect::Policy::none())
-            .timeout(DEADLINE)
-            .connect_timeout(DEADLINE)
-            .pool_max_idle_per_host(1)
-            .user_agent(concat!("remote-collab/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .map_err(|e| HttpError::Network(said(&e)))?;
         Ok(Self {
-            client,
+            client: client(tls)?,
             credentials,
             hub,
         })
@@ -287,6 +420,21 @@ impl HubHttp {
             .await
             .map_err(|e| HttpError::Network(said(&e)))
     }
+}
+
+fn client(tls: &Arc<ClientConfig>) -> Result<Client, HttpError> {
+    let mut tls = ClientConfig::clone(tls);
+    tls.alpn_protocols.clear();
+    Client::builder()
+        .tls_backend_preconfigured(tls)
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .timeout(DEADLINE)
+        .connect_timeout(DEADLINE)
+        .pool_max_idle_per_host(1)
+        .user_agent(concat!("remote-collab/", env!("CARGO_PKG_VERSION")))
+        .build()
+        .map_err(|e| HttpError::Network(said(&e)))
 }
 
 /// The answer if it is a success, else why not.

@@ -28,6 +28,7 @@ pub mod memory;
 mod memory_block;
 pub mod projects;
 pub mod retry_timer;
+pub mod server_events;
 pub mod status;
 pub mod store;
 pub mod tls;
