@@ -83,6 +83,8 @@ codes! {
     Conflict = "conflict", 409;
     /// Another live instance holds this device's key.
     KeyHeldElsewhere = "key_held_elsewhere", 409;
+    /// The long-poll session is not open any more: open another.
+    PollClosed = "poll_closed", 410;
     /// The body is larger than allowed.
     TooLarge = "too_large", 413;
     /// The content type is not JSON.

@@ -43,7 +43,6 @@ pub(super) enum Came {
     /// A sign of life.
     Heard,
     /// A sign of life with a fresh credential that was verified.
-    #[allow(dead_code, reason = "for a carrier whose every call is authenticated")]
     Verified,
     /// Something that holds no frame, and why.
     Unreadable(String),

@@ -24,6 +24,7 @@ mod lock;
 mod mailbox;
 mod once;
 mod openapi;
+mod poll;
 mod presence;
 mod problem;
 mod records;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::middleware;
 
-use super::api::{asked, directory, enroll, health, lists, memory, messages, tasks, views};
+use super::api::{asked, directory, enroll, health, lists, memory, messages, poll, tasks, views};
 use super::openapi;
 use super::problem::{catch_panic, method_not_allowed, not_found};
 use super::records::{IndexRecord, MemoryRecord};
@@ -14,6 +14,7 @@ use super::socket;
 use super::state::Hub;
 use crate::auth::Scope;
 use crate::domain::{Code, SessionId};
+use crate::wire::{Hello, PollAck, PollAcked, Polled, Welcome};
 
 /// The routes. A new one is a line here; the document follows (`UPDATE_PROTO=1 cargo test --test contract openapi`).
 #[rustfmt::skip]
@@ -65,6 +66,17 @@ pub(crate) fn routes() -> Vec<Route> {
             .answers::<views::Enrolled>(200, "The device"),
         get("/connect", "connect", "Opens the link (see README.md beside this document)", socket::connect)
             .needs_device().upgrades().refuses(&[Code::ProtocolError, Code::VersionUnsupported]),
+        post("/poll/open", "open_poll", "Opens the link's fallback: takes what hello carries", poll::open)
+            .needs_device().body::<Hello>(POLL_OPEN)
+            .answers::<Welcome>(200, "What welcome carries").like(POLL_OPENED).refuses(&[Code::KeyHeldElsewhere, Code::GoingAway, Code::StoreUnavailable]),
+        get("/poll", "poll", "Waits for envelopes in a session of the fallback", poll::poll)
+            .needs_device().query::<poll::PollQuery>().answers::<Polled>(200, "What waits").like(POLLED).refuses(poll::ENDS),
+        post("/poll/ack", "ack_poll", "Acks envelopes and brings reports in a session of the fallback", poll::ack)
+            .needs_device().body::<PollAck>(POLL_ACK).answers::<PollAcked>(200, "Committed").like(POLL_ACKED).refuses(poll::ENDS),
+        get("/messages/pending", "pending_messages", "The same as GET /poll", poll::poll)
+            .needs_device().query::<poll::PollQuery>().answers::<Polled>(200, "What waits").like(POLLED).refuses(poll::ENDS),
+        post("/messages/ack", "ack_messages", "The same as POST /poll/ack", poll::ack)
+            .needs_device().body::<PollAck>(POLL_ACK).answers::<PollAcked>(200, "Committed").like(POLL_ACKED).refuses(poll::ENDS),
         get("/healthz", "healthz", "Whether the process answers", health::healthz)
             .answers::<views::Health>(200, "It does"),
         get("/readyz", "readyz", "Whether a write is durable now", health::readyz)
@@ -78,6 +90,11 @@ pub(crate) fn routes() -> Vec<Route> {
 
 const ACCEPTED_TASK: &str = r#"{"id": "01957f3e-7b3c-7000-8000-000000000001", "status": "queued", "device": "laptop-4f9a2c1d", "url": "/tasks/01957f3e-7b3c-7000-8000-000000000001"}"#;
 const ACCEPTED_MESSAGE: &str = r#"{"id": "01957f3e-7b3c-7000-8000-000000000002", "status": "accepted", "device": "laptop-4f9a2c1d", "url": "/messages/01957f3e-7b3c-7000-8000-000000000002"}"#;
+const POLL_OPEN: &str = include_str!("../../proto/poll/poll_open.json");
+const POLL_OPENED: &str = include_str!("../../proto/poll/poll_opened.json");
+const POLLED: &str = include_str!("../../proto/poll/polled.json");
+const POLL_ACK: &str = include_str!("../../proto/poll/poll_ack.json");
+const POLL_ACKED: &str = include_str!("../../proto/poll/poll_acked.json");
 
 /// The hub's HTTP surface.
 pub(crate) fn router(hub: Arc<Hub>) -> Router {

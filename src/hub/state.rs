@@ -10,6 +10,7 @@ use uuid::Uuid;
 use super::clock::{Mono, wall};
 use super::directory::Directory;
 use super::limits::{Limiter, Rate};
+use super::poll::Polls;
 use super::presence::{Notice, Presence};
 use super::problem::{ApiError, ApiResult};
 use super::records::{self, DeviceRecord};
@@ -23,7 +24,7 @@ use crate::domain::{AccountId, Code, DeviceId, WallMs};
 /// Verified tokens that are remembered, so that a signature is checked once.
 const MAX_VERIFIED: usize = 1024;
 /// Connect JWTs that are remembered as used; more within their minute than this is refused.
-const MAX_USED: usize = 100_000;
+const MAX_USED: usize = 250_000;
 
 /// See the module.
 #[derive(Debug)]
@@ -33,6 +34,8 @@ pub(crate) struct Hub {
     pub(crate) directory: Directory,
     pub(crate) presence: Presence,
     pub(crate) limiter: Limiter,
+    /// Long-poll sessions.
+    pub(crate) polls: Polls,
     pub(crate) link: ServerConfig,
     pub(crate) mono: Mono,
     /// Cancelled when the hub begins to stop.
@@ -60,6 +63,7 @@ impl Hub {
             directory,
             presence: Presence::default(),
             limiter: Limiter::new(rate),
+            polls: Polls::default(),
             link,
             mono: Mono::start(),
             draining: CancellationToken::new(),

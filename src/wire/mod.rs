@@ -28,6 +28,7 @@
 mod close;
 mod codec;
 mod frame;
+mod poll;
 pub mod schema;
 
 pub use close::CloseCode;
@@ -36,6 +37,7 @@ pub use codec::{
     unreadable_report,
 };
 pub use frame::{DeviceFrame, Hello, HubFrame, OutboxPosition, RejectedReport, Resume, Welcome};
+pub use poll::{Delivered, POLL_REPORTS, POLL_WAIT_S, PollAck, PollAcked, Polled, encode_polled};
 
 /// The WebSocket sub-protocol: the version of everything in this module.
 pub const SUBPROTOCOL: &str = "remote-collab.v1";

@@ -6,7 +6,7 @@
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde_json::Value;
 
-use super::{DeviceFrame, HubFrame};
+use super::{DeviceFrame, Hello, HubFrame, PollAck, PollAcked, Polled, Welcome};
 use crate::domain::{
     CancelBody, Envelope, MessageBody, Problem, Progress, ProjectInfo, RecallBody, Receipt, Reply,
     SessionInfo, TaskBody, TaskResult, TaskState,
@@ -30,6 +30,11 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("report_reply", of::<Reply>()),
         ("report_session", of::<SessionInfo>()),
         ("report_project", of::<ProjectInfo>()),
+        ("poll_open", of::<Hello>()),
+        ("poll_opened", of::<Welcome>()),
+        ("polled", of::<Polled>()),
+        ("poll_ack", of::<PollAck>()),
+        ("poll_acked", of::<PollAcked>()),
         ("problem", of::<Problem>()),
     ]
 }

@@ -7,6 +7,7 @@ mod frames;
 mod layers;
 mod openapi;
 mod plugin;
+mod poll;
 mod readme;
 mod schemas;
 mod store;

@@ -13,6 +13,7 @@ pub(crate) mod fault_proxy;
 pub(crate) mod hub_bed;
 #[cfg(target_os = "linux")]
 pub(crate) mod interactive;
+pub(crate) mod poll_client;
 #[cfg(unix)]
 pub(crate) mod private_ca;
 #[cfg(target_os = "linux")]

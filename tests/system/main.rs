@@ -16,6 +16,7 @@ mod hub_http;
 mod hub_kill;
 #[cfg(unix)]
 mod hub_listen;
+mod hub_poll;
 mod hub_socket;
 #[cfg(target_os = "linux")]
 mod killed;

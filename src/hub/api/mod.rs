@@ -9,6 +9,7 @@ pub(crate) mod items;
 pub(crate) mod lists;
 pub(crate) mod memory;
 pub(crate) mod messages;
+pub(crate) mod poll;
 pub(crate) mod tasks;
 pub(crate) mod views;
 
