@@ -147,6 +147,9 @@ pub struct Problem {
     /// The server's time, Unix ms; with `clock_skew`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub now: Option<i64>,
+    /// Where the task or message stands, when that is why it is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
     /// What is known, with `unknown_target`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub known: Vec<String>,
@@ -175,6 +178,7 @@ impl Problem {
             detail: None,
             retry_after_s: None,
             now: None,
+            state: None,
             known: Vec::new(),
             errors: Vec::new(),
         }

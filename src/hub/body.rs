@@ -50,14 +50,38 @@ impl<S: Send + Sync> FromRequest<S> for JsonBody {
                 m == "application/json" || (m.starts_with("application/") && m.ends_with("+json"))
             });
         if !json {
-            return Err(
-                ApiError::new(Code::UnsupportedMediaType, "the body must be JSON")
-                    .hint("send `Content-Type: application/json`"),
-            );
+            return Err(not_json());
         }
         let bytes = read(request).await?;
         Self::parse(&bytes)
     }
+}
+
+/// As [`JsonBody`], where an empty body means an empty object.
+#[derive(Debug)]
+pub(crate) struct OptionalBody(pub(crate) JsonBody);
+
+impl<S: Send + Sync> FromRequest<S> for OptionalBody {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> ApiResult<Self> {
+        if request.headers().contains_key(header::CONTENT_TYPE) {
+            let typed = request.headers().get(header::CONTENT_LENGTH);
+            if typed.is_none_or(|n| n != "0") {
+                return JsonBody::from_request(request, state).await.map(Self);
+            }
+        }
+        let bytes = read(request).await?;
+        if bytes.is_empty() {
+            return JsonBody::parse(b"{}").map(Self);
+        }
+        Err(not_json())
+    }
+}
+
+fn not_json() -> ApiError {
+    ApiError::new(Code::UnsupportedMediaType, "the body must be JSON")
+        .hint("send `Content-Type: application/json`")
 }
 
 async fn read(request: Request) -> ApiResult<Vec<u8>> {

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `device` | that device |
 //! | `session_id` | the device whose session has, or once had, this id |
-//! | `project` | its approved device: of several the online one that was active last, else the one that was active last |
+//! | `project` | its approved device: of several an online one before one that is away, for a task one with a free run slot before one without, then the one that was active last |
 //! | nothing | the account's only device; several → `target_required` |
 //!
 //! `device` beside one of the others narrows the choice; a session that the hub has not heard of is taken on the word
@@ -18,7 +18,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use uuid::Uuid;
 
-use super::records::{self, DeviceRecord, ProjectRecord, SessionRecord};
+use super::records::{self, ApprovalRecord, DeviceRecord, ProjectRecord, SessionRecord};
 use super::store::{AnyStore, StoreError};
 use crate::domain::{
     AccountId, Activity, Address, DeviceId, ProjectInfo, ProjectName, SessionId, SessionInfo,
@@ -36,6 +36,8 @@ struct State {
     /// Earlier ids of sessions.
     lineage: BTreeMap<(AccountId, SessionId), SessionId>,
     revoked: BTreeSet<Uuid>,
+    /// What a person decided about a device's project; it stands above what the project came with.
+    decided: BTreeMap<(DeviceId, ProjectName), bool>,
 }
 
 /// See the module.
@@ -49,6 +51,17 @@ pub(crate) struct Want {
     /// A name or an absolute path.
     pub(crate) project: Option<String>,
     pub(crate) device: Option<String>,
+}
+
+/// How fit a device is to take something now, from least to most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Standing {
+    /// Not connected.
+    Away,
+    /// Connected, but every run slot is taken.
+    Full,
+    /// Connected, and able to begin.
+    Ready,
 }
 
 /// Where it goes.
@@ -73,11 +86,14 @@ impl Directory {
                 state.devices.insert(d.id.clone(), Arc::new(d));
             }
         }
+        for d in store.list_all("approval/").await? {
+            if let Some(d) = records::read::<ApprovalRecord>(&d) {
+                state.decided.insert((d.device, d.project), d.approved);
+            }
+        }
         for p in store.list_all("project/").await? {
             if let Some(p) = records::read::<ProjectRecord>(&p) {
-                state
-                    .projects
-                    .insert((p.device.clone(), p.info.name.clone()), p);
+                state.put_project(p);
             }
         }
         for s in store.list_all("session/").await? {
@@ -104,6 +120,11 @@ impl Directory {
         self.with(|s| s.devices.get(id).cloned())
     }
 
+    /// Whether projects of this device are approved as it announces them.
+    pub(crate) fn vouches(&self, id: &DeviceId) -> bool {
+        self.with(|s| s.devices.get(id).is_some_and(|d| d.vouched))
+    }
+
     pub(crate) fn device_with_key(
         &self,
         account: &AccountId,
@@ -122,6 +143,11 @@ impl Directory {
             let of = s.devices.values().filter(|d| d.account == *account);
             of.cloned().collect()
         })
+    }
+
+    /// The devices of all accounts.
+    pub(crate) fn every_device(&self) -> Vec<Arc<DeviceRecord>> {
+        self.with(|s| s.devices.values().cloned().collect())
     }
 
     /// Takes the device's new record; a revocation is for good, also against an older copy that comes later.
@@ -151,10 +177,19 @@ impl Directory {
         })
     }
 
+    /// Takes a project's new record; a person's decision about it stands.
     pub(crate) fn put_project(&self, project: ProjectRecord) {
+        self.change(|s| s.put_project(project));
+    }
+
+    /// Takes a person's decision.
+    pub(crate) fn decide(&self, decision: &ApprovalRecord) {
+        let key = (decision.device.clone(), decision.project.clone());
         self.change(|s| {
-            s.projects
-                .insert((project.device.clone(), project.info.name.clone()), project)
+            if let Some(p) = s.projects.get_mut(&key) {
+                p.approved = decision.approved;
+            }
+            s.decided.insert(key, decision.approved);
         });
     }
 
@@ -215,14 +250,27 @@ impl Directory {
         self.change(|s| s.revoked.insert(jti));
     }
 
-    /// Where a request goes; `online` tells which devices are connected.
+    /// Whether another device of the account serves a project that this one serves, too.
+    pub(crate) fn has_stand_in(&self, account: &AccountId, device: &DeviceId) -> bool {
+        self.with(|s| {
+            let mut of = s.projects.values().filter(|p| p.device == *device);
+            of.any(|mine| {
+                s.projects.values().any(|p| {
+                    let serves = p.info.enabled && p.approved && p.device != *device;
+                    serves && p.info.name == mine.info.name && s.owns(account, &p.device)
+                })
+            })
+        })
+    }
+
+    /// Where a request goes; `standing` tells how fit a device is.
     pub(crate) fn route(
         &self,
         account: &AccountId,
         want: &Want,
-        online: &dyn Fn(&DeviceId) -> bool,
+        standing: &dyn Fn(&DeviceId) -> Standing,
     ) -> Result<Route, NoRoute> {
-        self.with(|s| s.route(account, want, online))
+        self.with(|s| s.route(account, want, standing))
     }
 }
 
@@ -231,6 +279,14 @@ impl State {
         self.devices
             .get(device)
             .is_some_and(|d| d.account == *account)
+    }
+
+    fn put_project(&mut self, mut project: ProjectRecord) {
+        let key = (project.device.clone(), project.info.name.clone());
+        if let Some(decided) = self.decided.get(&key) {
+            project.approved = *decided;
+        }
+        self.projects.insert(key, project);
     }
 
     fn put_session(&mut self, session: SessionRecord) {
@@ -282,7 +338,7 @@ impl State {
         &self,
         account: &AccountId,
         want: &Want,
-        online: &dyn Fn(&DeviceId) -> bool,
+        standing: &dyn Fn(&DeviceId) -> Standing,
     ) -> Result<Route, NoRoute> {
         let mine: Vec<&DeviceRecord> = self
             .devices
@@ -325,7 +381,7 @@ impl State {
                 let best = fits.max_by_key(|p| {
                     let device = self.devices.get(&p.device);
                     let active = device.map(|d| self.active_at(d));
-                    (online(&p.device), active)
+                    (standing(&p.device), active)
                 });
                 let best = best.ok_or_else(|| NoRoute::Unknown {
                     what: format!("project `{wanted}`"),
@@ -399,6 +455,7 @@ fn shown(names: impl Iterator<Item = String>) -> Vec<String> {
 /// (live ones left out are closed).
 pub(crate) fn snapshot(
     device: &DeviceId,
+    vouched: bool,
     known_projects: &[ProjectRecord],
     known_sessions: &[SessionRecord],
     projects: &[ProjectInfo],
@@ -412,7 +469,7 @@ pub(crate) fn snapshot(
             approved: known_projects
                 .iter()
                 .find(|k| k.info.name == info.name)
-                .is_none_or(|k| k.approved),
+                .map_or(vouched, |k| k.approved),
         })
         .filter(|p| !known_projects.contains(p))
         .collect();

@@ -21,6 +21,8 @@ fn device(of: &str, id: &str, seen: i64) -> DeviceRecord {
         revoked_at: None,
         instance: None,
         last_seen: Some(WallMs(seen)),
+        handed: None,
+        vouched: true,
     }
 }
 
@@ -73,7 +75,14 @@ fn want(session: Option<u128>, project: Option<&str>, device: Option<&str>) -> W
 }
 
 fn to(dir: &Directory, want: &Want, online: &[&str]) -> Result<String, NoRoute> {
-    let on = |d: &DeviceId| online.contains(&d.as_str());
+    let on = |d: &DeviceId| match online
+        .iter()
+        .find(|o| o.trim_end_matches('!') == d.as_str())
+    {
+        None => Standing::Away,
+        Some(full) if full.ends_with('!') => Standing::Full,
+        Some(_) => Standing::Ready,
+    };
     dir.route(&account("acme"), want, &on)
         .map(|r| r.device.to_string())
 }
@@ -83,7 +92,9 @@ fn a_session_is_found_by_its_present_and_its_earlier_ids() {
     let dir = two_devices();
     for id in [1, 2] {
         let route = dir
-            .route(&account("acme"), &want(Some(id), None, None), &|_| false)
+            .route(&account("acme"), &want(Some(id), None, None), &|_| {
+                Standing::Away
+            })
             .unwrap();
         assert_eq!(route.device.as_str(), "a");
         assert_eq!(route.to.session_id, Some(SessionId::from_u128(id)));
@@ -97,6 +108,10 @@ fn a_project_goes_to_the_online_device_that_was_active_last() {
     assert_eq!(to(&dir, &shop, &[]).unwrap(), "b");
     assert_eq!(to(&dir, &shop, &["a"]).unwrap(), "a");
     assert_eq!(to(&dir, &shop, &["a", "b"]).unwrap(), "b");
+    // A device without a free run slot comes after one that has some, and before one that is away.
+    assert_eq!(to(&dir, &shop, &["a", "b!"]).unwrap(), "a");
+    assert_eq!(to(&dir, &shop, &["a!", "b!"]).unwrap(), "b");
+    assert_eq!(to(&dir, &shop, &["a!"]).unwrap(), "a");
     let by_path = want(None, Some("/a/shop"), None);
     assert_eq!(to(&dir, &by_path, &["b"]).unwrap(), "a");
     let narrowed = want(None, Some("shop"), Some("a"));
@@ -131,7 +146,7 @@ fn without_a_target_only_an_only_device_is_chosen() {
     gone.revoked_at = Some(WallMs(1));
     dir.put_device(gone);
     assert_eq!(to(&dir, &Want::default(), &[]).unwrap(), "a");
-    let none = Directory::default().route(&account("acme"), &Want::default(), &|_| true);
+    let none = Directory::default().route(&account("acme"), &Want::default(), &|_| Standing::Ready);
     assert!(matches!(none, Err(NoRoute::Unknown { .. })));
 }
 
@@ -178,6 +193,7 @@ fn a_snapshot_disables_and_closes_what_it_leaves_out() {
     let known_s = [session("a", 1, &[]), session("a", 2, &[])];
     let (p, s) = snapshot(
         &device_id("a"),
+        true,
         &known_p,
         &known_s,
         &[known_p[0].info.clone()],

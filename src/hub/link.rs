@@ -128,6 +128,7 @@ impl<C: Carrier> Shell<C> {
                     wrote = true;
                 }
                 Output::Deliver(row) => {
+                    self.hub.handed.raise(&self.device.id, row.seq);
                     self.carrier.deliver(row).await?;
                     wrote = true;
                 }
@@ -211,6 +212,7 @@ impl<C: Carrier> Shell<C> {
             }
             (Output::Capacity(free), Some(c)) => {
                 hub.presence.set_capacity(&c.device, c.ticket, free);
+                hub.slots.told(&c.device);
             }
             (Output::Synced, Some(c)) => {
                 hub.presence.synced(&c.device, c.ticket);
@@ -295,7 +297,7 @@ impl<C: Carrier> Shell<C> {
         if let Some(c) = &self.connection
             && hub.presence.leave(&c.device, c.ticket)
         {
-            hub.seen(&c.account, &c.device).await;
+            hub.left(c).await;
             tracing::info!(device = %c.device, "a device left");
         }
     }

@@ -17,6 +17,8 @@ mod body;
 mod clock;
 mod directory;
 mod guard;
+mod handed;
+mod lifecycle;
 mod limits;
 mod link;
 mod listen;
@@ -31,6 +33,8 @@ mod records;
 mod reports;
 mod route;
 mod router;
+mod silence;
+mod slots;
 mod socket;
 mod state;
 pub mod store;
@@ -46,6 +50,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 pub use admin::{AdminCall, AdminError};
+pub use lifecycle::Lifecycle;
 pub use limits::Rate;
 pub use listen::{Connections, Limits, Pacing};
 pub use openapi::document as openapi;
@@ -59,8 +64,6 @@ use self::tls::ServerTls;
 use crate::auth::{HubKeys, KeyError, crypto};
 use crate::core::server::ServerConfig;
 
-/// Time between two sweeps.
-const SWEEP_EVERY: Duration = Duration::from_secs(30);
 /// Time for sockets and requests to end at a stop.
 const DRAIN: Duration = Duration::from_secs(8);
 
@@ -83,6 +86,8 @@ pub struct HubConfig {
     pub rate: Rate,
     /// The link's limits.
     pub link: ServerConfig,
+    /// How long devices may stay away or silent.
+    pub lifecycle: Lifecycle,
 }
 
 impl HubConfig {
@@ -98,6 +103,7 @@ impl HubConfig {
             pacing: Pacing::default(),
             rate: Rate::default(),
             link: ServerConfig::default(),
+            lifecycle: Lifecycle::default(),
         }
     }
 }
@@ -226,7 +232,8 @@ pub(crate) async fn open_hub(home: &Home, config: &HubConfig) -> Result<Hub, Hub
     crypto::install();
     let keys = HubKeys::open(&home.keys())?;
     let store = AnyStore::Sqlite(SqliteStore::open(&home.database())?);
-    Ok(Hub::open(store, keys, config.rate, config.link.clone()).await?)
+    let (link, lifecycle) = (config.link.clone(), config.lifecycle);
+    Ok(Hub::open(store, keys, config.rate, link, lifecycle).await?)
 }
 
 async fn sweep(hub: Arc<Hub>) {
@@ -236,7 +243,7 @@ async fn sweep(hub: Arc<Hub>) {
         }
         tokio::select! {
             () = hub.draining.cancelled() => return,
-            () = tokio::time::sleep(SWEEP_EVERY) => {}
+            () = tokio::time::sleep(hub.lifecycle.sweep_every) => {}
         }
     }
 }

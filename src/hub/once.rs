@@ -17,6 +17,8 @@ use super::store::{Commit, Expect, Op, StoreError};
 use crate::auth::crypto::sha256;
 use crate::domain::{Code, limits::IDEMPOTENCY_TTL_MS};
 
+/// Tries of an effect whose grounds change at the same time.
+const TRIES: usize = 8;
 /// Longest key, characters.
 const MAX_KEY: usize = 200;
 
@@ -134,6 +136,35 @@ pub(crate) struct Effect {
     pub(crate) answer: Answer,
 }
 
+/// Why an effect was not carried out.
+enum Failed {
+    /// The store did not.
+    Store(StoreError),
+    /// The request is refused.
+    Refused(ApiError),
+}
+
+impl From<StoreError> for Failed {
+    fn from(e: StoreError) -> Self {
+        Self::Store(e)
+    }
+}
+
+impl From<ApiError> for Failed {
+    fn from(e: ApiError) -> Self {
+        Self::Refused(e)
+    }
+}
+
+impl From<Failed> for ApiError {
+    fn from(e: Failed) -> Self {
+        match e {
+            Failed::Store(e) => e.into(),
+            Failed::Refused(e) => e,
+        }
+    }
+}
+
 /// Carries out an effect once per key. A refusal of `effect` is answered only if the key does not already stand for an
 /// answer, so that a repetition is answered as before even when the target has gone meanwhile.
 pub(crate) async fn commit(
@@ -141,14 +172,39 @@ pub(crate) async fn commit(
     once: Option<&Once>,
     effect: ApiResult<Effect>,
 ) -> ApiResult<Answer> {
+    Ok(attempt(hub, once, effect).await?)
+}
+
+/// As [`commit`], for an effect that rests on what it read: when that has changed, it is made anew.
+pub(crate) async fn settle<F, Fut>(hub: &Hub, once: Option<&Once>, effect: F) -> ApiResult<Answer>
+where
+    F: Fn() -> Fut,
+    Fut: Future<Output = ApiResult<Effect>>,
+{
+    for _ in 0..TRIES {
+        match attempt(hub, once, effect().await).await {
+            Err(Failed::Store(StoreError::Conflict { .. } | StoreError::Fenced)) => {}
+            other => return Ok(other?),
+        }
+    }
+    Err(StoreError::Busy.into())
+}
+
+async fn attempt(
+    hub: &Hub,
+    once: Option<&Once>,
+    effect: ApiResult<Effect>,
+) -> Result<Answer, Failed> {
     let (effect, once) = match (effect, once) {
         (Ok(effect), Some(once)) => (effect, once),
         (Ok(effect), None) => {
-            hub.store.commit(effect.ops).await?;
+            if !effect.ops.is_empty() {
+                hub.store.commit(effect.ops).await?;
+            }
             return Ok(effect.answer);
         }
-        (Err(refusal), Some(once)) => return once.earlier(hub).await?.ok_or(refusal),
-        (Err(refusal), None) => return Err(refusal),
+        (Err(refusal), Some(once)) => return Ok(once.earlier(hub).await?.ok_or(refusal)?),
+        (Err(refusal), None) => return Err(refusal.into()),
     };
     let mut batch = vec![once.op(&effect.answer)];
     batch.extend(effect.ops);

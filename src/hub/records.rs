@@ -6,8 +6,12 @@
 //! | `outbox/<account>/<device>` | [`OutboxRecord`]: the last durable report |
 //! | `session/<account>/<session>` | [`SessionRecord`] |
 //! | `project/<account>/<device>/<project>` | [`ProjectRecord`] |
+//! | `approval/<account>/<device>/<project>` | [`ApprovalRecord`]: whether a person lets the device serve the project |
 //! | `task/<account>/<id>`, `message/<account>/<id>` | [`ItemRecord`]; ids are UUIDv7, so that keys sort by time |
 //! | `alias/<account>/<envelope>` | the id of the task that a later attempt's envelope belongs to |
+//! | `text/<account>/<task>` | [`TaskText`]: what a retry needs, kept after the envelope's text was dropped |
+//! | `control/<account>/<envelope>` | the device that a `cancel` was sent to |
+//! | `watch/<Unix ms, 13 digits>/<account>/<task or message>/<id>` | empty: when to ask whether the device is silent past its deadline |
 //! | `idem/<account>/<token name>/<sha256 of the key>` | [`IdemRecord`] |
 //! | `memory/<account>/<session>`, `memory-project/<account>/<project>` | [`MemoryRecord`] |
 //! | `index/<account>/<session>`, `index-project/<account>/<project>` | [`IndexRecord`] |
@@ -20,11 +24,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
+use super::handed::Mark;
 use super::store::{Expect, Op, Stored};
 use crate::auth::PublicKey;
 use crate::domain::{
     AccountId, Address, DeviceId, EnvelopeId, InstanceId, Priority, ProjectInfo, ProjectName,
-    Receipt, Reply, Sender, SessionId, SessionInfo, TaskResult, TaskState, Trust, WallMs,
+    Receipt, Reply, Sender, SessionId, SessionInfo, TaskResult, TaskState, TaskStatus, Trust,
+    WallMs,
 };
 
 /// An enrolled machine.
@@ -47,6 +53,16 @@ pub(crate) struct DeviceRecord {
     pub(crate) instance: Option<InstanceId>,
     #[serde(default)]
     pub(crate) last_seen: Option<WallMs>,
+    /// What was handed to it at most, as its last connection left it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) handed: Option<Mark>,
+    /// Whether its projects are approved as it announces them: it came with the account's own join token.
+    #[serde(default = "yes")]
+    pub(crate) vouched: bool,
+}
+
+const fn yes() -> bool {
+    true
 }
 
 impl DeviceRecord {
@@ -102,6 +118,23 @@ impl ProjectRecord {
     }
 }
 
+/// What a person decided about a device's project.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ApprovalRecord {
+    pub(crate) device: DeviceId,
+    pub(crate) project: ProjectName,
+    pub(crate) approved: bool,
+    /// The token's name.
+    pub(crate) by: String,
+    pub(crate) at: WallMs,
+}
+
+impl ApprovalRecord {
+    pub(crate) fn key(account: &AccountId, device: &DeviceId, project: &ProjectName) -> String {
+        format!("approval/{account}/{device}/{project}")
+    }
+}
+
 /// What an item is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -121,6 +154,22 @@ impl ItemKind {
     pub(crate) fn key(self, account: &AccountId, id: EnvelopeId) -> String {
         format!("{}{id}", self.prefix(account))
     }
+
+    /// What it is called.
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::Task => "task",
+            Self::Message => "message",
+        }
+    }
+
+    /// The path that it stands under.
+    pub(crate) const fn path(self) -> &'static str {
+        match self {
+            Self::Task => "tasks",
+            Self::Message => "messages",
+        }
+    }
 }
 
 /// One try at a task.
@@ -138,6 +187,65 @@ pub(crate) struct Attempt {
     /// When it ended, Unix ms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ended_at: Option<WallMs>,
+    /// The device that it went to; absent in records of an earlier version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) device: Option<DeviceId>,
+    /// How it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) status: Option<TaskStatus>,
+    /// Why it ended so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
+    /// The stages that it reached; those of the present attempt stand with the task.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) receipts: Vec<Receipt>,
+}
+
+/// A wish to call the present attempt off that its device has to decide about.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct CancelWish {
+    /// The `cancel` envelope.
+    pub(crate) envelope: EnvelopeId,
+    /// What it calls off.
+    pub(crate) of: EnvelopeId,
+    pub(crate) at: WallMs,
+}
+
+/// An envelope's move from an absent device to another one.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct Rerouted {
+    /// The device that stayed away.
+    pub(crate) from: DeviceId,
+    /// The device that has it now.
+    pub(crate) to: DeviceId,
+    /// When, Unix ms.
+    pub(crate) at: WallMs,
+}
+
+/// What a retry is made of.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct TaskText {
+    pub(crate) from: Sender,
+    pub(crate) body: Value,
+    pub(crate) wake: bool,
+    pub(crate) hops: u8,
+    pub(crate) ttl_ms: i64,
+}
+
+impl TaskText {
+    pub(crate) fn key(account: &AccountId, task: EnvelopeId) -> String {
+        format!("text/{account}/{task}")
+    }
+}
+
+/// Where the device of a `cancel` envelope stands, so that its answer is known.
+pub(crate) fn control_key(account: &AccountId, envelope: EnvelopeId) -> String {
+    format!("control/{account}/{envelope}")
+}
+
+/// Where the task of a later attempt's envelope stands.
+pub(crate) fn alias_key(account: &AccountId, envelope: EnvelopeId) -> String {
+    format!("alias/{account}/{envelope}")
 }
 
 /// A task or a message as it is shown: derived from its envelopes and from what its device reported.
@@ -162,6 +270,33 @@ pub(crate) struct ItemRecord {
     pub(crate) result: Option<TaskResult>,
     #[serde(default)]
     pub(crate) metadata: Option<Value>,
+    /// Addressed by a project's name alone: any device that serves it will do.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) anywhere: bool,
+    /// A run's wall clock as the producer asked for it, seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) timeout_s: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cancel: Option<CancelWish>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) rerouted: Vec<Rerouted>,
+    /// The end is the hub's own conclusion: the device's word replaces it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) presumed: bool,
+    /// When the run has to be over, by the hub's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) deadline: Option<WallMs>,
+    /// When its silence is looked at: the time in the key of its `watch` record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) watch: Option<WallMs>,
+}
+
+impl ItemRecord {
+    /// The key of the record that says when to look at this item's silence.
+    pub(crate) fn watch_key(&self, account: &AccountId, at: WallMs) -> String {
+        let kind = self.kind.word();
+        format!("watch/{:013}/{account}/{kind}/{}", at.0.max(0), self.id)
+    }
 }
 
 /// The answer that an idempotency key stands for.
@@ -253,6 +388,8 @@ impl Record for MemoryRecord {}
 impl Record for IndexRecord {}
 impl Record for JoinRecord {}
 impl Record for TokenRecord {}
+impl Record for TaskText {}
+impl Record for ApprovalRecord {}
 
 /// A record, or the view of one, as JSON.
 pub(crate) fn value<T: Serialize>(record: &T) -> Value {
@@ -272,5 +409,57 @@ pub(crate) fn put<T: Record>(
         value: text(record),
         expect,
         keep_until,
+    }
+}
+
+#[cfg(test)]
+impl ItemRecord {
+    /// A fresh item with the id 1 on the device `d`, for tests.
+    pub(crate) fn sample(kind: ItemKind) -> Self {
+        let attempts = vec![Attempt {
+            attempt: 1,
+            envelope: EnvelopeId::from_u128(1),
+            created_at: WallMs(1),
+            started_at: None,
+            ended_at: None,
+            device: None,
+            status: None,
+            reason: None,
+            receipts: Vec::new(),
+        }];
+        Self {
+            id: EnvelopeId::from_u128(1),
+            kind,
+            device: DeviceId::new("d").unwrap(),
+            to: Address::default(),
+            from: Sender {
+                name: "ci".into(),
+                trust: Trust::Run,
+            },
+            priority: Priority::Normal,
+            created_at: WallMs(1),
+            expires_at: WallMs(1000),
+            state: TaskState::new(TaskStatus::Queued),
+            receipts: vec![Receipt {
+                stage: crate::domain::Stage::Accepted,
+                at: WallMs(1),
+                evidence: None,
+            }],
+            attempts: if kind == ItemKind::Task {
+                attempts
+            } else {
+                Vec::new()
+            },
+            replies: Vec::new(),
+            result: None,
+            metadata: None,
+            anywhere: false,
+            timeout_s: None,
+            cancel: None,
+            rerouted: Vec::new(),
+            presumed: false,
+            deadline: None,
+            watch: None,
+        }
     }
 }

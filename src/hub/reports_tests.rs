@@ -1,41 +1,12 @@
 use super::*;
-use crate::domain::{Address, DeviceId, Door, Priority, Reply, Sender, Trust};
-use crate::hub::records::Attempt;
+use crate::domain::{Door, Reply};
 
 fn id(n: u128) -> EnvelopeId {
     EnvelopeId::from_u128(n)
 }
 
 fn item(kind: ItemKind) -> ItemRecord {
-    let attempt = |attempt, envelope| Attempt {
-        attempt,
-        envelope: id(envelope),
-        created_at: WallMs(1),
-        started_at: None,
-        ended_at: None,
-    };
-    ItemRecord {
-        id: id(1),
-        kind,
-        device: DeviceId::new("d").unwrap(),
-        to: Address::default(),
-        from: Sender {
-            name: "ci".into(),
-            trust: Trust::Run,
-        },
-        priority: Priority::Normal,
-        created_at: WallMs(1),
-        expires_at: WallMs(1000),
-        state: TaskState::new(TaskStatus::Queued),
-        receipts: vec![receipt(Stage::Accepted, 1)],
-        attempts: match kind {
-            ItemKind::Task => vec![attempt(1, 1)],
-            ItemKind::Message => vec![],
-        },
-        replies: vec![],
-        result: None,
-        metadata: None,
-    }
+    ItemRecord::sample(kind)
 }
 
 fn receipt(stage: Stage, at: i64) -> Receipt {
@@ -216,4 +187,134 @@ fn receipts_and_replies_are_bounded_and_the_terminal_one_still_fits() {
     );
     let done = ReportBody::Receipt(receipt(Stage::Done, 600));
     assert_eq!(apply(&mut m, id(1), done, WallMs(600)), Effect::Changed);
+}
+
+fn ends(item: &mut ItemRecord, envelope: u128, status: TaskStatus, reason: &str) -> Effect {
+    let body = ReportBody::Status(TaskState::because(status, reason));
+    apply(item, id(envelope), body, WallMs(9))
+}
+
+fn attempt_again(item: &mut ItemRecord, envelope: u128) {
+    let mut next = item.attempts[0].clone();
+    (next.attempt, next.envelope) = (item.attempts.len() as u32 + 1, id(envelope));
+    (next.status, next.reason) = (None, None);
+    item.attempts.push(next);
+    item.state = TaskState::new(TaskStatus::Queued);
+    item.receipts = vec![receipt(Stage::Accepted, 1)];
+}
+
+#[test]
+fn the_third_crash_makes_a_task_dead_and_its_own_late_result_still_counts() {
+    let mut t = item(ItemKind::Task);
+    for (n, (status, reason)) in [
+        (TaskStatus::Interrupted, "daemon_died"),
+        (TaskStatus::Failed, "no_result"),
+        (TaskStatus::Interrupted, "killed"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        if n > 0 {
+            assert_ne!(t.state.status, TaskStatus::Dead);
+            attempt_again(&mut t, n as u128 + 1);
+        }
+        ends(&mut t, n as u128 + 1, status, reason);
+    }
+    assert_eq!(t.state, TaskState::because(TaskStatus::Dead, "killed"));
+    assert_eq!(t.attempts[2].status, Some(TaskStatus::Interrupted));
+    let done = ReportBody::Receipt(receipt(Stage::Done, 9));
+    apply(&mut t, id(3), done, WallMs(9));
+    assert_eq!(t.state.status, TaskStatus::Dead);
+    assert_eq!(status(&mut t, 3, TaskStatus::Completed), Effect::Changed);
+    assert_eq!(t.state.status, TaskStatus::Completed);
+}
+
+#[test]
+fn a_planned_stop_and_a_silent_device_are_no_crashes() {
+    let mut t = item(ItemKind::Task);
+    for n in 1..=4 {
+        if n > 1 {
+            attempt_again(&mut t, n);
+        }
+        if n % 2 == 0 {
+            ends(&mut t, n, TaskStatus::Interrupted, "daemon_stopped");
+        } else {
+            presume_silent(&mut t, WallMs(9));
+        }
+        assert_eq!(t.state.status, TaskStatus::Interrupted);
+    }
+    // What the device itself calls dead is final.
+    attempt_again(&mut t, 9);
+    status(&mut t, 9, TaskStatus::Dead);
+    assert_eq!(status(&mut t, 9, TaskStatus::Completed), Effect::Same);
+}
+
+#[test]
+fn the_devices_word_replaces_what_the_hub_concluded_and_only_for_the_same_attempt() {
+    let mut t = item(ItemKind::Task);
+    on_device(&mut t, id(1), WallMs(2));
+    status(&mut t, 1, TaskStatus::Running);
+    assert_eq!(presume_silent(&mut t, WallMs(50)), Effect::Changed);
+    assert_eq!(t.state, TaskState::because(TaskStatus::Interrupted, SILENT));
+    assert!(t.is_over() && stages(&t).contains(&Stage::Done));
+    assert_eq!(presume_silent(&mut t, WallMs(60)), Effect::Same);
+    let mut retried = t.clone();
+
+    assert_eq!(status(&mut t, 1, TaskStatus::Completed), Effect::Changed);
+    assert_eq!(t.state, TaskState::new(TaskStatus::Completed));
+    assert!(!t.presumed);
+    let done: Vec<_> = t
+        .receipts
+        .iter()
+        .filter(|r| r.stage == Stage::Done)
+        .collect();
+    assert_eq!(
+        (done.len(), done[0].at, &done[0].evidence),
+        (1, WallMs(9), &None)
+    );
+    assert_eq!(status(&mut t, 1, TaskStatus::Failed), Effect::Same);
+
+    attempt_again(&mut retried, 2);
+    retried.presumed = false;
+    let before = retried.clone();
+    assert_eq!(status(&mut retried, 1, TaskStatus::Completed), Effect::Same);
+    assert_eq!(retried, before);
+}
+
+#[test]
+fn an_expiry_by_the_hub_yields_to_a_device_that_had_it_after_all() {
+    let mut t = item(ItemKind::Task);
+    assert_eq!(expire(&mut t, WallMs(1000)), Effect::Changed);
+    assert_eq!(t.state.status, TaskStatus::Expired);
+    assert_eq!(status(&mut t, 1, TaskStatus::Running), Effect::Changed);
+    assert!(!t.is_over() && stages(&t) == [Stage::Accepted]);
+
+    let mut m = item(ItemKind::Message);
+    expire(&mut m, WallMs(1000));
+    assert!(m.is_over());
+    let done = ReportBody::Receipt(receipt(Stage::Done, 5));
+    assert_eq!(apply(&mut m, id(1), done, WallMs(5)), Effect::Changed);
+    assert_eq!(stages(&m), [Stage::Accepted, Stage::Done]);
+}
+
+#[test]
+fn a_message_of_a_silent_device_ends_but_one_that_was_handed_over_keeps_its_last_stage() {
+    let mut m = item(ItemKind::Message);
+    on_device(&mut m, id(1), WallMs(2));
+    presume_silent(&mut m, WallMs(50));
+    let reason = SILENT.to_owned();
+    assert_eq!(stages(&m).last(), Some(&Stage::Undeliverable { reason }));
+    let mut m = item(ItemKind::Message);
+    apply(
+        &mut m,
+        id(1),
+        ReportBody::Receipt(receipt(Stage::HandedOver, 3)),
+        WallMs(3),
+    );
+    assert_eq!(presume_silent(&mut m, WallMs(50)), Effect::Changed);
+    assert_eq!(stages(&m).last(), Some(&Stage::HandedOver));
+    assert!(m.presumed && !m.is_over());
+    let seen = ReportBody::Receipt(receipt(Stage::Seen, 60));
+    assert_eq!(apply(&mut m, id(1), seen, WallMs(60)), Effect::Changed);
+    assert!(!m.presumed);
 }

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use axum::Router;
 use axum::middleware;
 
-use super::api::{asked, directory, enroll, health, lists, memory, messages, poll, tasks, views};
+use super::api::{
+    approval, asked, calling_off, directory, enroll, health, lists, memory, messages, poll, retry,
+    tasks, views,
+};
 use super::openapi;
 use super::problem::{catch_panic, method_not_allowed, not_found};
 use super::records::{IndexRecord, MemoryRecord};
@@ -29,6 +32,14 @@ pub(crate) fn routes() -> Vec<Route> {
             .needs(Scope::TasksRead).query::<asked::TaskQuery>().answers::<views::TaskPage>(200, "A page of them").refuses(&[Code::CursorInvalid]),
         get("/tasks/{id}", "get_task", "Shows a task", tasks::get)
             .needs(Scope::TasksRead).answers::<views::TaskView>(200, "The task").refuses(&[Code::UnknownTask]),
+        post("/tasks/{id}/cancel", "cancel_task", "Calls a task off; where a device may have it, the device decides", calling_off::cancel)
+            .needs(Scope::TasksWrite).once().body::<asked::CancelPost>("{}")
+            .answers::<views::CancelAnswer>(200, "Called off").answers::<views::CancelAnswer>(202, "Its device is asked").with("Location", "Where the task is shown")
+            .refuses(&[Code::UnknownTask, Code::Conflict, Code::TrustTooLow, Code::MailboxFull]),
+        post("/tasks/{id}/retry", "retry_task", "Tries a task that ended once more", retry::retry)
+            .needs(Scope::TasksWrite).once().body::<asked::RetryPost>(r#"{"force": false}"#)
+            .answers::<views::RetryAnswer>(202, "A new attempt is on its way").with("Location", "Where the task is shown")
+            .refuses(&[Code::UnknownTask, Code::Conflict, Code::TrustTooLow, Code::TargetRequired, Code::UnknownTarget, Code::MailboxFull]),
         post("/messages", "create_message", "Posts a message; answered once it is durable", messages::create)
             .needs(Scope::MessagesWrite).once()
             .body::<asked::MessagePost>(r#"{"content": "The deploy is done", "project": "github.com/acme/shop", "priority": "urgent"}"#)
@@ -38,6 +49,10 @@ pub(crate) fn routes() -> Vec<Route> {
             .needs(Scope::MessagesRead).query::<asked::MessageQuery>().answers::<views::MessagePage>(200, "A page of them").refuses(&[Code::CursorInvalid]),
         get("/messages/{id}", "get_message", "Shows a message", messages::get)
             .needs(Scope::MessagesRead).answers::<views::MessageView>(200, "The message").refuses(&[Code::UnknownMessage]),
+        delete("/messages/{id}", "recall_message", "Takes a message back while no session has it", calling_off::recall)
+            .needs(Scope::MessagesWrite)
+            .answers::<views::CancelAnswer>(200, "Taken back").answers::<views::CancelAnswer>(202, "Its device is asked").with("Location", "Where the message is shown")
+            .refuses(&[Code::UnknownMessage, Code::Conflict, Code::MailboxFull]),
         get("/memory/{session}", "get_memory", "What a session should know at its start", memory::get)
             .needs(Scope::MemoryRead).path::<SessionId>("session").query::<asked::ProjectQuery>()
             .answers::<MemoryRecord>(200, "Its memory, or the nearest relative's").tagged().refuses(&[Code::NotFound]),
@@ -60,6 +75,12 @@ pub(crate) fn routes() -> Vec<Route> {
             .needs_token().answers::<views::SessionPage>(200, "All of them"),
         get("/projects", "list_projects", "Lists the known projects", directory::projects)
             .needs_token().answers::<views::ProjectPage>(200, "All of them"),
+        post("/projects/{p}/approve", "approve_project", "Lets a device serve a project; `p` is its name or path, percent-encoded", approval::approve)
+            .needs(Scope::DevicesAdmin).once().body::<asked::ApprovePost>(r#"{"device": "laptop-4f9a2c1d"}"#)
+            .answers::<views::ProjectView>(200, "The project").refuses(&[Code::UnknownTarget, Code::TargetRequired]),
+        post("/projects/{p}/unapprove", "unapprove_project", "Lets a device serve a project no longer", approval::unapprove)
+            .needs(Scope::DevicesAdmin).once().body::<asked::ApprovePost>(r#"{"device": "laptop-4f9a2c1d"}"#)
+            .answers::<views::ProjectView>(200, "The project").refuses(&[Code::UnknownTarget, Code::TargetRequired]),
         post("/enroll", "enroll_device", "Makes a device of a public key; takes a join token", enroll::enroll)
             .needs(Scope::DevicesEnroll).once()
             .body::<asked::EnrollPost>(r#"{"public_key": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo", "name": "laptop", "os": "linux", "build": "0.1.0"}"#)

@@ -8,18 +8,23 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use super::clock::{Mono, wall};
-use super::directory::Directory;
+use super::directory::{Directory, NoRoute, Route, Standing, Want};
+use super::handed::{Handed, Mark};
+use super::lifecycle::Lifecycle;
 use super::limits::{Limiter, Rate};
+use super::mailbox::Connection;
+use super::once::Answer;
 use super::poll::Polls;
 use super::presence::{Notice, Presence};
 use super::problem::{ApiError, ApiResult};
-use super::records::{self, DeviceRecord};
+use super::records::{self, DeviceRecord, ItemKind};
+use super::slots::Slots;
 use super::store::{AnyStore, Commit, Expect, Op, StoreError};
 use crate::auth::crypto::sha256;
 use crate::auth::token::peek_device;
 use crate::auth::{AuthError, HubKeys, Verified, verify_connect, verify_producer};
 use crate::core::server::ServerConfig;
-use crate::domain::{AccountId, Code, DeviceId, WallMs};
+use crate::domain::{AccountId, Code, DeviceId, EnvelopeId, WallMs};
 
 /// Verified tokens that are remembered, so that a signature is checked once.
 const MAX_VERIFIED: usize = 1024;
@@ -33,11 +38,16 @@ pub(crate) struct Hub {
     pub(crate) store: AnyStore,
     pub(crate) directory: Directory,
     pub(crate) presence: Presence,
+    pub(crate) handed: Handed,
+    pub(crate) slots: Slots,
+    pub(crate) lifecycle: Lifecycle,
     pub(crate) limiter: Limiter,
     /// Long-poll sessions.
     pub(crate) polls: Polls,
     pub(crate) link: ServerConfig,
     pub(crate) mono: Mono,
+    /// When this life of the hub began.
+    pub(crate) started: WallMs,
     /// Cancelled when the hub begins to stop.
     pub(crate) draining: CancellationToken,
     /// Upgraded sockets, which the HTTP server no longer tracks.
@@ -54,18 +64,24 @@ impl Hub {
         keys: HubKeys,
         rate: Rate,
         link: ServerConfig,
+        lifecycle: Lifecycle,
     ) -> Result<Self, StoreError> {
         let id = hub_id(&store).await?;
         let directory = Directory::load(&store).await?;
+        let handed = Handed::load(&store, &directory.every_device()).await?;
         Ok(Self {
             id,
             store,
             directory,
             presence: Presence::default(),
+            handed,
+            slots: Slots::default(),
+            lifecycle,
             limiter: Limiter::new(rate),
             polls: Polls::default(),
             link,
             mono: Mono::start(),
+            started: wall(),
             draining: CancellationToken::new(),
             sockets: TaskTracker::new(),
             keys: RwLock::new(keys),
@@ -143,6 +159,43 @@ impl Hub {
         Ok(device)
     }
 
+    /// How fit the device is to take an item of this kind now.
+    pub(crate) fn standing(&self, kind: ItemKind, device: &DeviceId) -> Standing {
+        match self.presence.of(device) {
+            None => Standing::Away,
+            Some((said, _)) => {
+                let free = || self.slots.free(device, said, self.mono.now());
+                // Only a task takes a run slot.
+                if kind == ItemKind::Task && free() == 0 {
+                    Standing::Full
+                } else {
+                    Standing::Ready
+                }
+            }
+        }
+    }
+
+    /// Where a request of this kind goes.
+    pub(crate) fn route(
+        &self,
+        account: &AccountId,
+        want: &Want,
+        kind: ItemKind,
+    ) -> Result<Route, NoRoute> {
+        let standing = |d: &DeviceId| self.standing(kind, d);
+        self.directory.route(account, want, &standing)
+    }
+
+    /// Notes that a task took a run slot, if this is the answer that accepted it and not one given before.
+    pub(crate) fn took(&self, id: EnvelopeId, answer: &Answer) {
+        let said = |field: &str| answer.body.get(field).and_then(|v| v.as_str());
+        if said("id") == Some(&*id.to_string())
+            && let Some(Ok(device)) = said("device").map(DeviceId::new)
+        {
+            self.slots.take(&device, self.mono.now());
+        }
+    }
+
     /// Revokes a device for good and ends its connection.
     pub(crate) async fn revoke(&self, device: &DeviceRecord) -> Result<(), StoreError> {
         let revoked_at = Some(wall());
@@ -155,12 +208,20 @@ impl Hub {
         Ok(())
     }
 
-    /// Notes that the device was here until now.
-    pub(crate) async fn seen(&self, account: &AccountId, device: &DeviceId) {
+    /// Notes that the device was here until now, and what it was handed.
+    pub(crate) async fn left(&self, c: &Connection) {
         let now = Some(wall());
-        let noted = self.change_device(account, device, |d| d.last_seen = now);
+        let mark = Mark {
+            epoch: c.epoch,
+            generation: c.generation,
+            seq: self.handed.mark(&c.device),
+        };
+        let noted = self.change_device(&c.account, &c.device, |d| {
+            d.last_seen = now;
+            d.handed = Some(mark);
+        });
         if let Err(e) = noted.await {
-            tracing::debug!(%device, error = %e, "the last sign of life was not noted");
+            tracing::debug!(device = %c.device, error = %e, "the last sign of life was not noted");
         }
     }
 

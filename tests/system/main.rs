@@ -18,6 +18,7 @@ mod hub_kill;
 mod hub_listen;
 mod hub_poll;
 mod hub_socket;
+mod hub_tasks;
 #[cfg(target_os = "linux")]
 mod killed;
 #[cfg(target_os = "linux")]

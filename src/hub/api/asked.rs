@@ -41,6 +41,30 @@ pub(crate) struct MessagePost {
     pub(crate) wake: Option<bool>,
 }
 
+/// A wish to call a task off; it says nothing more.
+#[derive(Debug, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub(crate) struct CancelPost {}
+
+/// A new attempt of a task that ended.
+#[derive(Debug, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub(crate) struct RetryPost {
+    /// Whether one that was done is done once more; false when not said.
+    pub(crate) force: Option<bool>,
+    /// For how long the attempt is worth delivering, seconds; as the task's first one when not said.
+    #[schemars(range(min = 1, max = 2_592_000))]
+    pub(crate) expires_in_s: Option<i64>,
+}
+
+/// A decision about a project of a device.
+#[derive(Debug, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub(crate) struct ApprovePost {
+    /// The device: its id or its name; may be left out when only one announces the project.
+    pub(crate) device: Option<String>,
+}
+
 /// A public key that wants to be a device.
 #[derive(Debug, JsonSchema)]
 #[schemars(deny_unknown_fields)]

@@ -75,6 +75,8 @@ pub(crate) async fn enroll(
             revoked_at: None,
             instance: None,
             last_seen: None,
+            handed: None,
+            vouched: true,
         },
         |d| (*d).clone(),
     );

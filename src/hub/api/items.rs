@@ -11,20 +11,21 @@ use super::super::body::{Fields, too_large};
 use super::super::clock::wall;
 use super::super::directory::Want;
 use super::super::guard::Caller;
-use super::super::mailbox::write_item;
+use super::super::mailbox::{stored_item, write_item};
 use super::super::once::{Answer, Effect};
-use super::super::problem::{ApiError, ApiResult};
-use super::super::records::{self, Attempt, ItemKind, ItemRecord};
+use super::super::problem::ApiResult;
+use super::super::records::{self, Attempt, ItemKind, ItemRecord, TaskText};
 use super::super::state::Hub;
 use super::super::store::{MailboxId, Op};
+use super::retry::keep_text;
 use super::views::{Accepted, stage_word};
 use crate::domain::{
-    Code, Envelope, EnvelopeId, EnvelopeKind, Priority, Receipt, SessionId, Stage, TaskState,
-    TaskStatus, limits,
+    Envelope, EnvelopeId, EnvelopeKind, Priority, ProjectName, Receipt, SessionId, Stage,
+    TaskState, TaskStatus, limits,
 };
 
 /// Longest life that a producer may ask for, seconds: 30 days.
-const MAX_EXPIRES_S: i64 = 30 * 24 * 3600;
+pub(super) const MAX_EXPIRES_S: i64 = 30 * 24 * 3600;
 
 /// What every POST may say besides its text.
 #[derive(Debug, Default, JsonSchema)]
@@ -88,6 +89,8 @@ pub(crate) struct Draft {
     /// The envelope's body, given the item's id.
     pub(crate) body: Value,
     pub(crate) id: EnvelopeId,
+    /// A run's wall clock as asked for, seconds.
+    pub(crate) timeout_s: Option<u64>,
 }
 
 /// A fresh id: time-ordered, so that lists sort by it.
@@ -97,7 +100,6 @@ pub(crate) fn new_id() -> EnvelopeId {
 
 /// The steps that accept a draft, and the answer: routed, sized, with its record.
 pub(crate) fn accept(hub: &Hub, caller: &Caller, draft: Draft) -> ApiResult<Effect> {
-    let online = |d: &_| hub.presence.is_online(d);
     let Common {
         session_id,
         project,
@@ -110,7 +112,10 @@ pub(crate) fn accept(hub: &Hub, caller: &Caller, draft: Draft) -> ApiResult<Effe
         project,
         device,
     };
-    let route = hub.directory.route(&caller.account, &want, &online)?;
+    let route = hub.route(&caller.account, &want, draft.kind)?;
+    let by_name = route.to.project.as_ref().map(ProjectName::as_str) == want.project.as_deref();
+    let anywhere =
+        want.project.is_some() && by_name && want.device.is_none() && want.session.is_none();
     let now = wall();
     let (kind, ttl_ms, path) = match draft.kind {
         ItemKind::Task => (EnvelopeKind::Task, limits::TASK_TTL_MS, "tasks"),
@@ -139,6 +144,14 @@ pub(crate) fn accept(hub: &Hub, caller: &Caller, draft: Draft) -> ApiResult<Effe
             limits::MAX_ENVELOPE_BYTES,
         ));
     }
+    let text = (draft.kind == ItemKind::Task).then(|| TaskText {
+        from: envelope.from.clone(),
+        body: envelope.body.clone(),
+        wake: envelope.wake,
+        hops: envelope.hops,
+        ttl_ms,
+    });
+    let text = text.map(|text| keep_text(&caller.account, draft.id, &text, &envelope));
     let record = ItemRecord {
         id: draft.id,
         kind: draft.kind,
@@ -161,12 +174,23 @@ pub(crate) fn accept(hub: &Hub, caller: &Caller, draft: Draft) -> ApiResult<Effe
                 created_at: now,
                 started_at: None,
                 ended_at: None,
+                device: Some(route.device.clone()),
+                status: None,
+                reason: None,
+                receipts: Vec::new(),
             })
             .into_iter()
             .collect(),
         replies: Vec::new(),
         result: None,
         metadata: draft.metadata,
+        anywhere,
+        timeout_s: draft.timeout_s,
+        cancel: None,
+        rerouted: Vec::new(),
+        presumed: false,
+        deadline: None,
+        watch: None,
     };
     let url = format!("/{path}/{}", draft.id);
     let mut ops = vec![Op::Append {
@@ -176,6 +200,7 @@ pub(crate) fn accept(hub: &Hub, caller: &Caller, draft: Draft) -> ApiResult<Effe
         expires_at: envelope.expires_at,
     }];
     ops.extend(write_item(&caller.account, None, &record, now));
+    ops.extend(text);
     let answer = Answer {
         status: StatusCode::ACCEPTED,
         location: Some(url.clone()),
@@ -190,31 +215,20 @@ pub(crate) fn accept(hub: &Hub, caller: &Caller, draft: Draft) -> ApiResult<Effe
 }
 
 /// A task's status, or how far a message came: its last receipt.
-pub(super) fn status(item: &ItemRecord) -> String {
+pub(crate) fn status(item: &ItemRecord) -> String {
     match item.kind {
         ItemKind::Task => item.state.status.as_str().to_owned(),
         ItemKind::Message => stage_word(item),
     }
 }
 
-/// The item of this id, or the 404 of its kind: one that never was and one of another account look the same.
+/// The item of this id, or the 404 of its kind.
 pub(crate) async fn one(
     hub: &Hub,
     caller: &Caller,
     kind: ItemKind,
     id: &str,
 ) -> ApiResult<ItemRecord> {
-    let (code, what) = match kind {
-        ItemKind::Task => (Code::UnknownTask, "task"),
-        ItemKind::Message => (Code::UnknownMessage, "message"),
-    };
-    let found = match id.parse() {
-        Ok(id) => super::super::mailbox::item(hub, kind, &caller.account, id).await?,
-        Err(_) => None,
-    };
-    found.ok_or_else(|| {
-        let id: String = id.chars().take(100).collect();
-        ApiError::new(code, format!("unknown {what} `{id}`"))
-            .hint("finished ones are kept for 30 days")
-    })
+    let found = stored_item(hub, kind, &caller.account, id).await?;
+    Ok(found.item)
 }

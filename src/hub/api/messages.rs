@@ -58,6 +58,7 @@ fn draft(hub: &Hub, caller: &Caller, body: JsonBody) -> ApiResult<Effect> {
         metadata: None,
         body: json!(MessageBody { content }),
         id: new_id(),
+        timeout_s: None,
     };
     items::accept(hub, caller, draft)
 }

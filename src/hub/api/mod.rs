@@ -1,6 +1,8 @@
 //! The handlers, by what they are about; [`super::router`] says under which paths.
 
+pub(crate) mod approval;
 pub(crate) mod asked;
+pub(crate) mod calling_off;
 mod cursor;
 pub(crate) mod directory;
 pub(crate) mod enroll;
@@ -10,6 +12,7 @@ pub(crate) mod lists;
 pub(crate) mod memory;
 pub(crate) mod messages;
 pub(crate) mod poll;
+pub(crate) mod retry;
 pub(crate) mod tasks;
 pub(crate) mod views;
 

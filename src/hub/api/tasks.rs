@@ -18,7 +18,7 @@ use super::asked::TaskPost;
 use super::items::{self, Common, Draft, new_id};
 use super::views::TaskView;
 use crate::auth::Scope;
-use crate::domain::{RunOptions, TaskBody, Trust, limits};
+use crate::domain::{EnvelopeId, RunOptions, TaskBody, Trust, limits};
 
 /// Largest `metadata`, bytes as JSON.
 const MAX_METADATA: usize = 16 << 10;
@@ -33,7 +33,10 @@ pub(crate) async fn create(
     caller.need(Scope::TasksWrite)?;
     caller.need_trust(Trust::Suggest)?;
     let key = Once::of(&caller, &headers, "POST /tasks", &body.sha256)?;
-    once::commit(&hub, key.as_ref(), draft(&hub, &caller, body)).await
+    let id = new_id();
+    let answer = once::commit(&hub, key.as_ref(), draft(&hub, &caller, body, id)).await?;
+    hub.took(id, &answer);
+    Ok(answer)
 }
 
 /// The body, with every fault named.
@@ -72,7 +75,7 @@ fn asked(body: JsonBody) -> ApiResult<TaskPost> {
     })
 }
 
-fn draft(hub: &Hub, caller: &Caller, body: JsonBody) -> ApiResult<Effect> {
+fn draft(hub: &Hub, caller: &Caller, body: JsonBody, id: EnvelopeId) -> ApiResult<Effect> {
     let TaskPost {
         task,
         common,
@@ -80,7 +83,7 @@ fn draft(hub: &Hub, caller: &Caller, body: JsonBody) -> ApiResult<Effect> {
         metadata,
     } = asked(body)?;
     let options = options.unwrap_or_default();
-    let id = new_id();
+    let timeout_s = options.timeout_s;
     let body = json!(TaskBody {
         task_id: id,
         task,
@@ -95,6 +98,7 @@ fn draft(hub: &Hub, caller: &Caller, body: JsonBody) -> ApiResult<Effect> {
         metadata,
         body,
         id,
+        timeout_s,
     };
     items::accept(hub, caller, draft)
 }

@@ -7,7 +7,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::super::records::{Attempt, DeviceRecord, ItemRecord, ProjectRecord, SessionRecord};
+use super::super::records::{
+    Attempt, DeviceRecord, ItemRecord, ProjectRecord, Rerouted, SessionRecord,
+};
 use super::super::state::Hub;
 use crate::auth::PublicKey;
 use crate::domain::{
@@ -35,6 +37,9 @@ pub(crate) struct TaskView {
     pub(crate) attempts: Vec<Attempt>,
     /// What came of it; `null` before its end.
     pub(crate) result: Option<TaskResult>,
+    /// What to do about it, where somebody has to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) hint: Option<String>,
 }
 
 /// A message as it is shown.
@@ -75,6 +80,41 @@ pub(crate) struct CommonView {
     /// The producer's own data, unchanged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) metadata: Option<Value>,
+    /// Since when its device is asked to call it off, Unix ms; until it has decided.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cancel_requested_at: Option<WallMs>,
+    /// The devices that it was taken from because they stayed away, oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) rerouted: Vec<Rerouted>,
+}
+
+/// What became of the wish to call a task or a message off.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub(crate) struct CancelAnswer {
+    /// Its id.
+    pub(crate) id: EnvelopeId,
+    /// Where it stands: `cancelled`, or what it still is until its device has decided.
+    pub(crate) status: String,
+    /// Since when its device is asked, Unix ms; absent when it is called off.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cancel_requested_at: Option<WallMs>,
+    /// Where it is shown.
+    pub(crate) url: String,
+}
+
+/// A new attempt of a task.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub(crate) struct RetryAnswer {
+    /// The task's id.
+    pub(crate) id: EnvelopeId,
+    /// Where it stands: `queued`.
+    pub(crate) status: String,
+    /// The number of the new attempt.
+    pub(crate) attempt: u32,
+    /// The device that it goes to.
+    pub(crate) device: DeviceId,
+    /// Where it is shown.
+    pub(crate) url: String,
 }
 
 /// A device as it is shown.
@@ -267,7 +307,22 @@ impl TaskView {
             common: CommonView::of(item),
             attempts: item.attempts.clone(),
             result: item.result.clone(),
+            hint: hint(item),
         }
+    }
+}
+
+/// What to do about a task that nobody will start again by itself.
+fn hint(item: &ItemRecord) -> Option<String> {
+    let id = item.id;
+    match item.state.status {
+        TaskStatus::Dead => Some(format!(
+            "its attempts crashed; when you know why: `remote-collab task retry {id}`"
+        )),
+        TaskStatus::Interrupted => Some(format!(
+            "it may have been done in part; to start it again: `remote-collab task retry {id}`"
+        )),
+        _ => None,
     }
 }
 
@@ -283,6 +338,7 @@ impl MessageView {
 
 impl CommonView {
     fn of(item: &ItemRecord) -> Self {
+        let asked = item.cancel.as_ref().filter(|_| !item.is_over());
         Self {
             device: item.device.clone(),
             project: item.to.project.clone(),
@@ -294,6 +350,8 @@ impl CommonView {
             receipts: item.receipts.clone(),
             replies: item.replies.clone(),
             metadata: item.metadata.clone(),
+            cancel_requested_at: asked.map(|wish| wish.at),
+            rerouted: item.rerouted.clone(),
         }
     }
 }

@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 
 use super::{TRIES, put_project, put_session};
 use crate::core::server::Admission;
-use crate::domain::{AccountId, Code, DeviceId, InstanceId, Seq};
+use crate::domain::{AccountId, Code, DeviceId, Epoch, InstanceId, Seq};
 use crate::hub::clock::wall;
 use crate::hub::directory::snapshot;
 use crate::hub::presence::Notice;
@@ -26,7 +26,8 @@ pub(crate) struct Connection {
     pub(crate) device: DeviceId,
     pub(crate) mailbox: MailboxId,
     pub(crate) ticket: u64,
-    pub(super) generation: u64,
+    pub(crate) generation: u64,
+    pub(crate) epoch: Epoch,
     pub(super) outbox: InstanceId,
     acked: AtomicU64,
     pub(super) reported: AtomicU64,
@@ -119,6 +120,7 @@ impl Hub {
         record.last_seen = Some(now);
         let (projects, sessions) = snapshot(
             id,
+            record.vouched,
             &self.directory.projects_of(id),
             &self.directory.sessions_of(account, id),
             &hello.projects,
@@ -141,6 +143,10 @@ impl Hub {
             };
             at = position(&self.store.commit(vec![renew]).await?)?;
         }
+        // What the device has by its own word; a cursor of another life tells nothing.
+        let known = hello.last.filter(|last| last.epoch == at.epoch);
+        let has = known.map_or(at.head, |last| last.seq.min(at.head));
+        self.handed.raise(id, has);
         self.directory.put_device(record);
         for p in projects {
             self.directory.put_project(p);
@@ -161,6 +167,7 @@ impl Hub {
             mailbox,
             ticket,
             generation: at.generation,
+            epoch: at.epoch,
             outbox: hello.outbox.instance,
             acked: AtomicU64::new(at.acked.0),
             reported: AtomicU64::new(report_n),

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::domain::{AccountId, EnvelopeId, WallMs, limits::FINISHED_KEPT_MS};
-use crate::hub::records::{self, ItemKind, ItemRecord};
+use crate::domain::{AccountId, Code, DeviceId, EnvelopeId, WallMs, limits::FINISHED_KEPT_MS};
+use crate::hub::problem::{ApiError, ApiResult};
+use crate::hub::records::{self, ItemKind, ItemRecord, control_key};
 use crate::hub::state::Hub;
 use crate::hub::store::{Expect, Op, Records, StoreError, Stored};
 
@@ -12,6 +13,8 @@ use crate::hub::store::{Expect, Op, Records, StoreError, Stored};
 pub(super) struct Items {
     of: BTreeMap<EnvelopeId, String>,
     records: BTreeMap<String, Held>,
+    /// `cancel` envelopes, with the device that each was sent to.
+    controls: BTreeMap<EnvelopeId, String>,
 }
 
 /// A record as it was read and as it is to be written.
@@ -34,6 +37,19 @@ impl Held {
 }
 
 impl Items {
+    /// Whether this is a `cancel` that was sent to this device.
+    pub(super) fn is_control(&self, envelope: EnvelopeId, device: &DeviceId) -> bool {
+        self.controls
+            .get(&envelope)
+            .is_some_and(|d| d == device.as_str())
+    }
+
+    /// The record of this envelope as it was read, with its version, and as it will be.
+    pub(super) fn pair(&self, envelope: EnvelopeId) -> Option<(u64, &ItemRecord, &ItemRecord)> {
+        let held = self.records.get(self.of.get(&envelope)?)?;
+        Some((held.version, &held.before, &held.after))
+    }
+
     pub(super) fn get_mut(&mut self, envelope: EnvelopeId) -> Option<&mut ItemRecord> {
         let key = self.of.get(&envelope)?;
         self.records.get_mut(key).map(|held| &mut held.after)
@@ -60,14 +76,28 @@ pub(crate) fn write_item(
     after: &ItemRecord,
     now: WallMs,
 ) -> Vec<Op> {
-    let keep_until = after.is_over().then(|| now.plus(FINISHED_KEPT_MS));
+    let kept = after.is_over() || after.presumed;
+    let keep_until = kept.then(|| now.plus(FINISHED_KEPT_MS));
     let put = Op::Put {
         key: after.kind.key(account, after.id),
         value: records::text(after),
         expect: before.map_or(Expect::Absent, |(version, _)| Expect::Version(version)),
         keep_until,
     };
-    vec![put]
+    let mut ops = vec![put];
+    let watched = before.and_then(|(_, item)| item.watch);
+    if watched != after.watch {
+        ops.extend(watched.map(|at| Op::Delete {
+            key: after.watch_key(account, at),
+            expect: Expect::Any,
+        }));
+        ops.extend(
+            after
+                .watch
+                .map(|at| Op::put(after.watch_key(account, at), "", Expect::Any)),
+        );
+    }
+    ops
 }
 impl Hub {
     /// The tasks and messages of these envelopes, by envelope.
@@ -85,7 +115,7 @@ impl Hub {
                 [
                     ItemKind::Task.key(account, *id),
                     ItemKind::Message.key(account, *id),
-                    format!("{}{id}", alias_prefix(account)),
+                    records::alias_key(account, *id),
                 ]
             })
             .collect();
@@ -104,6 +134,16 @@ impl Hub {
                 items.records.insert(stored.key, held);
             }
         }
+        let strangers = ids.iter().filter(|id| !items.of.contains_key(id));
+        let controls: Vec<String> = strangers.map(|id| control_key(account, *id)).collect();
+        if !controls.is_empty() {
+            for stored in self.store.get_many(controls).await? {
+                let envelope = stored.key.rsplit('/').next().and_then(|id| id.parse().ok());
+                if let Some(envelope) = envelope {
+                    items.controls.insert(envelope, stored.value);
+                }
+            }
+        }
         later.retain(|k| !items.records.contains_key(k));
         if !later.is_empty() {
             for stored in self.store.get_many(later).await? {
@@ -119,13 +159,35 @@ impl Hub {
 fn alias_prefix(account: &AccountId) -> String {
     format!("alias/{account}/")
 }
-/// The stored item of this id, if it is this account's.
-pub(crate) async fn item(
+/// A task or a message as it stands in the store.
+#[derive(Debug, Clone)]
+pub(crate) struct Item {
+    pub(crate) version: u64,
+    pub(crate) item: ItemRecord,
+}
+
+/// The stored item of this id, or the 404 of its kind: one that never was and one of another account look the same.
+pub(crate) async fn stored_item(
     hub: &Hub,
     kind: ItemKind,
     account: &AccountId,
-    id: EnvelopeId,
-) -> Result<Option<ItemRecord>, StoreError> {
-    let stored: Option<Stored> = hub.store.get(kind.key(account, id)).await?;
-    Ok(stored.as_ref().and_then(records::read))
+    id: &str,
+) -> ApiResult<Item> {
+    let stored: Option<Stored> = match id.parse() {
+        Ok(id) => hub.store.get(kind.key(account, id)).await?,
+        Err(_) => None,
+    };
+    let item = stored.as_ref().and_then(|s| {
+        let (version, item) = (s.version, records::read(s)?);
+        Some(Item { version, item })
+    });
+    item.ok_or_else(|| {
+        let code = match kind {
+            ItemKind::Task => Code::UnknownTask,
+            ItemKind::Message => Code::UnknownMessage,
+        };
+        let id: String = id.chars().take(100).collect();
+        ApiError::new(code, format!("unknown {} `{id}`", kind.word()))
+            .hint("finished ones are kept for 30 days")
+    })
 }

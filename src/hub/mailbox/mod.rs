@@ -6,10 +6,11 @@
 mod connection;
 mod items;
 mod report_batch;
+mod reroute;
 mod sweep;
 
 pub(crate) use connection::{Connection, Refusal};
-pub(crate) use items::{item, write_item};
+pub(crate) use items::{Item, stored_item, write_item};
 
 use super::records::{self, ProjectRecord, SessionRecord};
 use super::store::{Expect, Op};

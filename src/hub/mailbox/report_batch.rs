@@ -5,10 +5,11 @@ use std::sync::atomic::Ordering;
 
 use super::items::Items;
 use super::{Connection, TRIES, put_project, put_session};
-use crate::domain::{Code, EnvelopeId, NotAReport, Report, ReportBody, WallMs};
+use crate::domain::{Code, EnvelopeId, NotAReport, Report, ReportBody, ReportKind, WallMs};
 use crate::hub::clock::wall;
 use crate::hub::records::{self, OutboxRecord, ProjectRecord, SessionRecord};
 use crate::hub::reports::{self, Effect};
+use crate::hub::silence;
 use crate::hub::state::Hub;
 use crate::hub::store::{Commit, Expect, Op, StoreError};
 use crate::wire::RejectedReport;
@@ -25,7 +26,8 @@ impl Hub {
         let Some(last) = fresh.last().map(|r| r.n) else {
             return Ok((done, Vec::new()));
         };
-        let ids: Vec<EnvelopeId> = fresh.iter().map(|r| EnvelopeId(r.id)).collect();
+        let about = fresh.iter().filter(|r| names_envelope(&r.kind));
+        let ids: Vec<EnvelopeId> = about.map(|r| EnvelopeId(r.id)).collect();
         for _ in 0..TRIES {
             let now = wall();
             let items = self.items(&c.account, &ids).await?;
@@ -61,6 +63,20 @@ impl Hub {
     }
 }
 
+/// Whether a report of this kind is about an envelope.
+const fn names_envelope(kind: &ReportKind) -> bool {
+    match kind {
+        ReportKind::Receipt
+        | ReportKind::Status
+        | ReportKind::Progress
+        | ReportKind::Result
+        | ReportKind::Reply => true,
+        ReportKind::Session | ReportKind::Project | ReportKind::Note | ReportKind::Other(_) => {
+            false
+        }
+    }
+}
+
 /// The steps of a batch of reports, gathered in order.
 struct Plan<'a> {
     hub: &'a Hub,
@@ -68,6 +84,8 @@ struct Plan<'a> {
     now: WallMs,
     items: Items,
     changed: Vec<EnvelopeId>,
+    /// `cancel` envelopes that the device has carried out.
+    answered: Vec<EnvelopeId>,
     rejected: Vec<RejectedReport>,
     sessions: Vec<SessionRecord>,
     projects: Vec<ProjectRecord>,
@@ -81,6 +99,7 @@ impl<'a> Plan<'a> {
             now,
             items,
             changed: Vec::new(),
+            answered: Vec::new(),
             rejected: Vec::new(),
             sessions: Vec::new(),
             projects: Vec::new(),
@@ -107,8 +126,9 @@ impl<'a> Plan<'a> {
             }),
             ReportBody::Project(info) => {
                 let known = self.hub.directory.project(&self.c.device, &info.name);
+                let vouched = self.hub.directory.vouches(&self.c.device);
                 self.projects.push(ProjectRecord {
-                    approved: known.is_none_or(|k| k.approved),
+                    approved: known.map_or(vouched, |k| k.approved),
                     info,
                     device: self.c.device.clone(),
                 });
@@ -116,15 +136,23 @@ impl<'a> Plan<'a> {
             ReportBody::Note(_) => {}
             body => {
                 let envelope = EnvelopeId(report.id);
+                let device = &self.c.device;
+                if self.items.is_control(envelope, device) {
+                    if matches!(&body, ReportBody::Receipt(r) if r.stage.is_terminal()) {
+                        self.answered.push(envelope);
+                    }
+                    return Ok(());
+                }
                 let item = self
                     .items
                     .get_mut(envelope)
-                    .filter(|item| item.device == self.c.device)
+                    .filter(|item| item.was_sent(envelope, device))
                     .ok_or(Code::UnknownMessage)?;
-                if reports::apply(item, envelope, body, report.at) == Effect::Changed
-                    && !self.changed.contains(&envelope)
-                {
-                    self.changed.push(envelope);
+                if reports::apply(item, envelope, body, report.at) == Effect::Changed {
+                    silence::watch(item, self.now, self.hub.lifecycle.patience());
+                    if !self.changed.contains(&envelope) {
+                        self.changed.push(envelope);
+                    }
                 }
             }
         }
@@ -156,6 +184,16 @@ impl<'a> Plan<'a> {
             }
         }
         let account = &self.c.account;
+        for envelope in &self.answered {
+            ops.push(Op::Retire {
+                mailbox: self.c.mailbox.clone(),
+                id: *envelope,
+            });
+            ops.push(Op::Delete {
+                key: records::control_key(account, *envelope),
+                expect: Expect::Any,
+            });
+        }
         for session in &self.sessions {
             let gone = self.hub.directory.succeeded(account, session);
             ops.extend(gone.into_iter().map(|old| Op::Delete {
