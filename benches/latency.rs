@@ -44,7 +44,8 @@ use remote_collab::daemon::http::HubHttp;
 use remote_collab::daemon::link::LinkStatus;
 use remote_collab::daemon::projects::Projects;
 use remote_collab::daemon::status::Claude;
-use remote_collab::daemon::{Options, clock, tls};
+use remote_collab::daemon::way::Way;
+use remote_collab::daemon::{Options, clock};
 use remote_collab::domain::{AccountId, Cursor, Trust};
 use remote_collab::hub::{self, AdminCall, HubConfig, HubHandle, Rate};
 use remote_collab::local::Places;
@@ -314,7 +315,7 @@ async fn daemon(hub: &HubHandle, dir: &Path) -> Result<Whole> {
     };
     let join = Token::parse(&token(hub, &call).await?)?;
     let key = Credentials::key(&places.daemon())?;
-    let http = HubHttp::new(&tls::client_config(None)?, places.daemon(), None)?;
+    let http = HubHttp::new(&Way::new(&DaemonConfig::default())?, places.daemon(), None)?;
     let url = hub.url().parse()?;
     let enrolment = http.enrol(&url, &join, key.public(), "bench").await?;
     Credentials::save(&places.daemon(), &enrolment)?;

@@ -8,13 +8,15 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use remote_collab::auth::{DeviceKey, Token, crypto};
+use remote_collab::config::DaemonConfig;
 use remote_collab::core::client::{
     ClientConfig, DialFailure, HelloSnapshot, Input, LinkClient, LinkState, Output,
 };
 use remote_collab::core::retry::Retry;
 use remote_collab::daemon::clock::{self, Clock};
 use remote_collab::daemon::dial::{Dialer, Event, Reader, Writer};
-use remote_collab::daemon::{retry_timer, tls};
+use remote_collab::daemon::retry_timer;
+use remote_collab::daemon::way::Way;
 use remote_collab::domain::InstanceId;
 use remote_collab::hub::{self, AdminCall};
 use remote_collab::wire::encode;
@@ -344,7 +346,7 @@ pub(super) async fn measure() -> Vec<Figure> {
     let mut hub = HubSite::start_on(machine).await;
     let notes = Arc::new(Notebook::default());
     let stop = CancellationToken::new();
-    let dialer = Dialer::new(tls::client_config(None).unwrap());
+    let dialer = Dialer::new(Way::new(&DaemonConfig::default()).unwrap());
     let mut devices = JoinSet::new();
     let begin = Instant::now();
     for (device, number) in enrolled.into_iter().zip(0..) {

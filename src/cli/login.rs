@@ -14,7 +14,7 @@ use crate::auth::{Token, crypto};
 use crate::config::HubUrl;
 use crate::daemon::credentials::Credentials;
 use crate::daemon::http::{HttpError, HubHttp};
-use crate::daemon::tls;
+use crate::daemon::way::Way;
 use crate::domain::Code;
 use crate::local::ClientError;
 
@@ -46,9 +46,9 @@ pub(super) fn run(global: &Global, args: &LoginArgs) -> Result<Exit, Failure> {
     let dir = places.daemon();
     let key =
         Credentials::key(&dir).map_err(|e| Failure::of("the device's key cannot be used", &e))?;
-    let tls = tls::client_config(config.ca_file.as_deref())
+    let way = Way::new(&config)
         .map_err(|e| Failure::of("the trusted certificates cannot be used", &e))?;
-    let http = HubHttp::new(&tls, dir.clone(), None)
+    let http = HubHttp::new(&way, dir.clone(), None)
         .map_err(|e| Failure::of("no HTTP client could be set up", &e))?;
     let name = args.name.clone().unwrap_or_else(host_name);
     let enrolment = runtime()?

@@ -19,7 +19,7 @@ use crate::auth::{Token, crypto, keys::check_private};
 use crate::config::HubUrl;
 use crate::daemon::credentials::Credentials;
 use crate::daemon::http::{HttpError, ProducerHttp, Verb};
-use crate::daemon::tls;
+use crate::daemon::way::Way;
 use crate::domain::Code;
 use crate::local::{Places, process_env};
 
@@ -51,15 +51,15 @@ impl ProducerArgs {
         crypto::install();
         let places = global.places()?;
         let config = load_config(&[])?;
-        let configured = self.hub.clone().or(config.remote_api);
+        let configured = self.hub.clone().or_else(|| config.remote_api.clone());
         let hub = match configured {
             Some(hub) => hub,
             None => hub_of(&places)?,
         };
         let token = self.token(&places, &hub)?;
-        let tls = tls::client_config(config.ca_file.as_deref())
+        let way = Way::new(&config)
             .map_err(|e| Failure::of("the trusted certificates cannot be used", &e))?;
-        ProducerHttp::new(&tls, hub, token)
+        ProducerHttp::new(&way, hub, token)
             .map_err(|e| Failure::of("no HTTP client could be set up", &e))
     }
 

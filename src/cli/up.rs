@@ -24,7 +24,7 @@ use crate::daemon::credentials::Credentials;
 use crate::daemon::http::HubHttp;
 use crate::daemon::projects::{Project, Projects};
 use crate::daemon::store::EnvelopeState;
-use crate::daemon::tls;
+use crate::daemon::way::Way;
 use crate::domain::{AccountId, Trust, WallMs};
 use crate::hub::{self, AdminCall, HubConfig, HubError, HubHandle};
 use crate::local::{Places, write_private};
@@ -187,8 +187,8 @@ async fn enrol(
     let join = hub.admin(&call).await.map_err(admin_failure)?;
     let join = Token::parse(join["token"].as_str().unwrap_or_default()).map_err(|e| failed(&e))?;
     let key = Credentials::key(&dir).map_err(|e| failed(&e))?;
-    let tls = tls::client_config(config.ca_file.as_deref()).map_err(|e| failed(&e))?;
-    let http = HubHttp::new(&tls, dir.clone(), None).map_err(|e| failed(&e))?;
+    let way = Way::new(config).map_err(|e| failed(&e))?;
+    let http = HubHttp::new(&way, dir.clone(), None).map_err(|e| failed(&e))?;
     let enrolment = http
         .enrol(url, &join, key.public(), &host_name())
         .await

@@ -23,8 +23,8 @@ pub fn explain(sources: Sources<'_>) -> Vec<Explained> {
     let mut set: Vec<Explained> = reader
         .leaves()
         .map(|(key, value, source)| Explained {
+            value: blanked(&key, value),
             key,
-            value: blanked(value),
             source: Some(source.to_owned()),
         })
         .collect();
@@ -45,7 +45,7 @@ pub fn explain(sources: Sources<'_>) -> Vec<Explained> {
 }
 
 /// The value without the user and password of a URL in it.
-fn blanked(value: &Value) -> Value {
+fn blanked(key: &str, value: &Value) -> Value {
     let Some(text) = value.as_str() else {
         return value.clone();
     };
@@ -54,6 +54,8 @@ fn blanked(value: &Value) -> Value {
             let (start, rest) = (scheme + "://".len(), at + 1);
             Value::String(format!("{}***@{}", &text[..start], &text[rest..]))
         }
+        // A proxy's scheme can be left out.
+        (None, Some(at)) if key == "proxy" => Value::String(format!("***@{}", &text[at + 1..])),
         _ => value.clone(),
     }
 }
@@ -72,8 +74,12 @@ mod tests {
         let all = explain(Sources {
             file: Some(&file),
             env: &|name| (name == "REMOTE_COLLAB_RUNS_MAX_TURNS").then(|| "9".into()),
-            flags: &[],
+            flags: &[("proxy", "u:secret@p:3128".to_owned(), "--flag")],
         });
+        assert_eq!(
+            all.iter().find(|e| e.key == "proxy").unwrap().value,
+            json!("***@p:3128")
+        );
         let of = |key: &str| all.iter().find(|e| e.key == key).unwrap();
         assert_eq!(of("runs.max_turns").value, json!("9"));
         let source = of("runs.max_turns").source.as_deref();

@@ -36,6 +36,7 @@ keys! {
     "approval" = "\"by_trust\"", "`by_trust`: the sender's trust decides which tasks wait for a person; `always`: all do";
     "claude_bin" = "null", "the Claude Code CLI, if not the first `claude` of PATH";
     "ca_file" = "null", "PEM certificates trusted beside the system's, for a hub with a private CA";
+    "proxy" = "null", "`none`, or the http(s) proxy to the hub, which opens tunnels by CONNECT; else `HTTPS_PROXY`, `ALL_PROXY`";
     "features.memory_injection" = "true", "memory at a session's start";
     "features.message_notification" = "true", "messages into sessions; off holds them";
     "features.remote_task_execution" = "true", "tasks; off holds them";

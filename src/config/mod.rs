@@ -14,6 +14,7 @@ mod explain;
 mod hub_url;
 mod keys;
 mod project;
+mod proxy;
 mod reader;
 #[cfg(test)]
 mod tests;
@@ -34,6 +35,7 @@ pub use explain::{Explained, explain};
 pub use hub_url::{HubUrl, HubUrlError};
 pub use keys::{KEYS, Key};
 pub use project::{Ignored, ProjectFile, read_project};
+pub use proxy::{Proxies, ProxyChoice, ProxyError, ProxyUrl, ProxyUrlError};
 pub use reader::Problem;
 
 use reader::Reader;
@@ -148,6 +150,31 @@ pub struct Policy {
     pub runs: Runs,
 }
 
+/// Which certificates are trusted beside the system's, PEM all of them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CaSources {
+    /// The file of the key `ca_file`.
+    pub file: Option<PathBuf>,
+    /// The file of `SSL_CERT_FILE`.
+    pub env_file: Option<PathBuf>,
+    /// The folders of `SSL_CERT_DIR`.
+    pub env_dirs: Vec<PathBuf>,
+}
+
+impl CaSources {
+    fn read(file: Option<PathBuf>, env: &dyn Fn(&str) -> Option<OsString>) -> Self {
+        let get = |name| env(name).filter(|v| !v.is_empty());
+        let dirs = get("SSL_CERT_DIR").unwrap_or_default();
+        Self {
+            file,
+            env_file: get("SSL_CERT_FILE").map(PathBuf::from),
+            env_dirs: std::env::split_paths(&dirs)
+                .filter(|p| !p.as_os_str().is_empty())
+                .collect(),
+        }
+    }
+}
+
 /// The daemon's whole configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DaemonConfig {
@@ -163,8 +190,10 @@ pub struct DaemonConfig {
     pub idle_threshold: Duration,
     /// The CLI, if not the first `claude` of `PATH`.
     pub claude_bin: Option<PathBuf>,
-    /// A file of PEM certificates that are trusted beside the system's.
-    pub ca_file: Option<PathBuf>,
+    /// Which certificates are trusted beside the system's.
+    pub ca: CaSources,
+    /// Through which proxy a hub is reached.
+    pub proxies: Proxies,
     /// Which doors may be used.
     pub doors: Doors,
     /// Memory given at a session's start, tokens.
@@ -219,7 +248,10 @@ impl DaemonConfig {
     pub fn load(sources: Sources<'_>) -> Result<Self, ConfigError> {
         let mut reader = Self::layers(sources);
         reader.check_names();
-        let config = Self::read(&mut reader);
+        let config = Self::read(&mut reader, sources.env);
+        if let Some(path) = sources.file {
+            reader.check_proxy_secret(path, &config.proxies);
+        }
         if reader.problems.is_empty() {
             Ok(config)
         } else {
@@ -252,7 +284,7 @@ impl DaemonConfig {
         reader
     }
 
-    fn read(r: &mut Reader) -> Self {
+    fn read(r: &mut Reader, env: &dyn Fn(&str) -> Option<OsString>) -> Self {
         let policy = read_policy(r, "", &default_policy());
         let names = r.names("projects");
         let projects = names
@@ -269,7 +301,8 @@ impl DaemonConfig {
             poll_interval: r.duration("poll_interval", 10, 1..=3_600),
             idle_threshold: r.duration("idle_threshold", 60, 0..=86_400),
             claude_bin: r.path("claude_bin"),
-            ca_file: r.path("ca_file"),
+            ca: CaSources::read(r.path("ca_file"), env),
+            proxies: Proxies::read(r.proxy("proxy"), env),
             doors: Doors {
                 inbox: r.flag("doors.inbox", true),
                 doorbell: r.flag("doors.doorbell", true),
@@ -320,7 +353,7 @@ fn default_policy() -> Policy {
 
 impl Default for DaemonConfig {
     fn default() -> Self {
-        Self::read(&mut Reader::default())
+        Self::read(&mut Reader::default(), &|_| None)
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::duration;
 use super::hub_url::HubUrl;
 use super::keys::{KEYS, PER_PROJECT, nearest};
+use super::proxy::{Proxies, ProxyChoice};
 use crate::domain::SessionId;
 
 /// One thing that is wrong, where, and what to do.
@@ -254,6 +255,45 @@ impl Reader {
         self.get(key, hint, |v| v.as_str()?.parse().ok())
     }
 
+    /// The proxy; what cannot be one is not repeated, as there may be a password in it.
+    pub(super) fn proxy(&mut self, key: &str) -> Option<ProxyChoice> {
+        let (value, source) = self.leaves.get(key)?;
+        let why = match value.as_str().map(str::parse) {
+            Some(Ok(choice)) => return Some(choice),
+            Some(Err(e)) => format!("{e}"),
+            None => "is not a text".to_owned(),
+        };
+        self.problems.push(Problem {
+            key: key.to_owned(),
+            source: source.clone(),
+            what: why,
+            hint: "`none`, or http(s)://USER:PASSWORD@HOST:PORT, the user and password only if it wants them".to_owned(),
+        });
+        None
+    }
+
+    /// Reports a file that others can read and that holds the proxy's password.
+    #[cfg_attr(not(unix), expect(unused_variables, reason = "modes are Unix's"))]
+    pub(super) fn check_proxy_secret(&mut self, path: &Path, proxies: &Proxies) {
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::MetadataExt as _;
+            let source = path.display().to_string();
+            let ours = self.leaves.get("proxy").is_some_and(|(_, s)| *s == source);
+            let mode = std::fs::metadata(path).map_or(0, |m| m.mode() & 0o777);
+            if ours && proxies.has_secret() && mode & 0o077 != 0 {
+                self.problems.push(Problem {
+                    key: "proxy".to_owned(),
+                    source,
+                    what: format!(
+                        "holds a password in a file that others can read (mode {mode:o})"
+                    ),
+                    hint: "run `chmod 600` on the file".to_owned(),
+                });
+            }
+        }
+    }
+
     pub(super) fn loopback(&mut self, key: &str, default: SocketAddr) -> SocketAddr {
         let read = |v: &Value| {
             let text = v.as_str()?;
@@ -310,5 +350,10 @@ fn brief(value: &Value) -> String {
         Value::String(s) => s.clone(),
         other => other.to_string(),
     };
-    text.chars().take(80).collect()
+    // A URL may hold a password.
+    let shown = match text.rsplit_once('@') {
+        Some((_, host)) if text.contains("://") => format!("…@{host}"),
+        _ => text,
+    };
+    shown.chars().take(80).collect()
 }

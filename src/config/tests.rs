@@ -167,3 +167,44 @@ fn the_cli_is_found_by_config_first_and_else_by_path_as_an_absolute_path() {
         Err(ClaudeBinError::NotAProgram(_))
     ));
 }
+
+#[test]
+fn a_proxy_is_checked_and_its_password_is_never_told() {
+    let c = load("", &[("REMOTE_COLLAB_PROXY", "http://u:s3cret@p:1")], &[]).unwrap();
+    assert!(!format!("{c:?}").contains("s3cret"));
+    let proxy = c.proxies.for_host("hub.example", 443).unwrap();
+    assert_eq!(proxy.unwrap().to_string(), "http://p:1");
+    for (key, wrong) in [
+        ("proxy", "socks5://u:s3cret@p:1"),
+        ("proxy", "http://u:s3cret@p/path"),
+        ("remote_api", "http://u:s3cret@hub.example"),
+    ] {
+        let error = load("", &[], &[(key, wrong)]).unwrap_err();
+        assert_eq!(error.0[0].key, key);
+        assert!(!error.to_string().contains("s3cret"), "{error}");
+        assert!(!error.0[0].hint.is_empty());
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_file_with_a_proxys_password_is_for_its_owner_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("remote-collab.json");
+    let read = |text: &str, mode: u32| {
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        DaemonConfig::load(Sources {
+            file: Some(&path),
+            env: &|_| None,
+            flags: &[],
+        })
+    };
+    let secret = r#"{"proxy": "http://u:s3cret@p:1"}"#;
+    let error = read(secret, 0o644).unwrap_err().to_string();
+    assert!(error.contains("chmod 600"), "{error}");
+    assert!(!error.contains("s3cret"), "{error}");
+    read(secret, 0o600).unwrap();
+    read(r#"{"proxy": "http://p:1"}"#, 0o644).unwrap();
+}

@@ -62,7 +62,7 @@ impl LinkState {
 /// Why a dial did not bring a transport, as the shell read it off the network or the HTTP answer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum DialFailure {
-    /// Name, route, refusal, time-out, TLS, or a proxy in the way.
+    /// Name, route, refusal, time-out, TLS; with a proxy, the way to it and what it does after its answer.
     Network {
         /// What happened, for people.
         detail: String,
@@ -84,6 +84,15 @@ pub enum DialFailure {
         status: u16,
         /// `Retry-After`, seconds.
         retry_after_s: Option<u64>,
+    },
+    /// A proxy refused the tunnel to the hub.
+    Proxy {
+        /// The status of its answer to CONNECT.
+        status: u16,
+        /// `Retry-After`, seconds.
+        retry_after_s: Option<u64>,
+        /// What happened, with the proxy's name, for people.
+        detail: String,
     },
 }
 

@@ -259,6 +259,18 @@ pub(crate) fn classify_dial(failure: &DialFailure) -> Failure {
                 _ => Failure::Edge,
             }
         }
+        DialFailure::Proxy {
+            status,
+            retry_after_s,
+            ..
+        } => match status {
+            429 | 503 if retry_after_s.is_some() => Failure::Limited {
+                after_ms: retry_after_s.map(|s| s.saturating_mul(1_000)),
+            },
+            // The proxy is well, the way beyond it is not: as without a proxy.
+            500..=599 => Failure::Network,
+            _ => Failure::Edge,
+        },
         DialFailure::Refused {
             code,
             hub_offset_ms,

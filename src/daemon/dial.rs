@@ -1,23 +1,15 @@
-//! Opens the transport: name, TCP, TLS, the upgrade; the one file of the daemon that names the WebSocket library.
+//! Opens the transport: the [`Way`] to the hub, then the upgrade; the one file of the daemon that names the WebSocket library.
 //!
 //! The upgrade is written and read here, because what matters is the answer that is not 101: a `problem+json` with one
 //! of our codes is the hub speaking and may be final, anything else is some edge in between and is worth another try.
-//!
-//! The name is resolved at every attempt. Only `connect_tcp` decides how bytes reach the hub's host, so that a proxy is one more
-//! way there and nothing else changes.
 
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{SplitSink, SplitStream};
 use futures::{SinkExt, StreamExt};
-use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpStream, lookup_host};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::client::generate_key;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
@@ -32,33 +24,22 @@ use crate::domain::{Code, Problem, limits};
 use crate::wire::{CloseCode, SUBPROTOCOL};
 
 use super::clock;
+use super::head::{Head, read_head};
+use super::way::{Stream, Way};
 
-/// How long one address may take while others are left.
-const ADDRESS_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a frame may take to leave.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a close may take, both ways.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Largest head of the answer to the upgrade, bytes.
-const MAX_HEAD: usize = 16 << 10;
 /// Largest problem that is read, bytes.
 const MAX_PROBLEM: usize = 64 << 10;
-
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
 type Socket = WebSocketStream<Box<dyn Stream>>;
 
 /// Opens transports to a hub.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Dialer {
-    tls: Arc<ClientConfig>,
-}
-
-impl std::fmt::Debug for Dialer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Dialer").finish_non_exhaustive()
-    }
+    way: Way,
 }
 
 /// What came off a transport.
@@ -98,10 +79,10 @@ impl std::fmt::Debug for Writer {
 }
 
 impl Dialer {
-    /// A dialer that trusts these certificates.
+    /// A dialer that goes this way.
     #[must_use]
-    pub const fn new(tls: Arc<ClientConfig>) -> Self {
-        Self { tls }
+    pub const fn new(way: Way) -> Self {
+        Self { way }
     }
 
     /// Opens a transport; the caller bounds the time by dropping the future.
@@ -109,59 +90,11 @@ impl Dialer {
     /// # Errors
     /// Why there is none, as the link's policy needs to know it.
     pub async fn dial(&self, hub: &HubUrl, token: &Token) -> Result<(Reader, Writer), DialFailure> {
-        let network = |e: io::Error| DialFailure::Network {
-            detail: e.to_string(),
-        };
-        let tcp = connect_tcp(hub).await.map_err(network)?;
-        let stream: Box<dyn Stream> = if hub.is_tls() {
-            let name = ServerName::try_from(hub.host().trim_matches(['[', ']']).to_owned())
-                .map_err(|e| DialFailure::Network {
-                    detail: format!("`{}` is no name for TLS: {e}", hub.host()),
-                })?;
-            let tls = TlsConnector::from(Arc::clone(&self.tls))
-                .connect(name, tcp)
-                .await
-                .map_err(|e| DialFailure::Network {
-                    detail: format!("TLS with {}: {e}", hub.authority()),
-                })?;
-            Box::new(tls)
-        } else {
-            Box::new(tcp)
-        };
+        let stream = self.way.open(hub).await?;
         let socket = upgrade(stream, hub, token).await?;
         let (sink, stream) = socket.split();
         Ok((Reader(stream), Writer(sink)))
     }
-}
-
-/// The way to the hub's host.
-async fn connect_tcp(hub: &HubUrl) -> io::Result<TcpStream> {
-    let (host, port) = (hub.host().trim_matches(['[', ']']), hub.port());
-    let failed = |e: io::Error| io::Error::new(e.kind(), format!("{host}:{port}: {e}"));
-    let mut addresses = lookup_host((host, port)).await.map_err(failed)?.peekable();
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    while let Some(address) = addresses.next() {
-        if !hub.is_tls() && !address.ip().is_loopback() {
-            last = io::Error::other("plain http leads away from this machine");
-            continue;
-        }
-        let connect = TcpStream::connect(address);
-        let result = if addresses.peek().is_some() {
-            timeout(ADDRESS_TIMEOUT, connect)
-                .await
-                .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
-        } else {
-            connect.await
-        };
-        match result {
-            Ok(tcp) => {
-                tcp.set_nodelay(true)?;
-                return Ok(tcp);
-            }
-            Err(e) => last = e,
-        }
-    }
-    Err(failed(last))
 }
 
 async fn upgrade(
@@ -185,23 +118,11 @@ async fn upgrade(
     stream.write_all(request.as_bytes()).await.map_err(lost)?;
     stream.flush().await.map_err(lost)?;
 
-    let mut bytes = Vec::with_capacity(1024);
-    let head = loop {
-        if let Some(head) = Head::parse(&bytes).map_err(|detail| DialFailure::Network {
-            detail: format!("{} does not speak HTTP: {detail}", hub.authority()),
-        })? {
-            break head;
-        }
-        if bytes.len() >= MAX_HEAD {
-            return Err(DialFailure::Network {
-                detail: format!("{} sent too large a header", hub.authority()),
-            });
-        }
-        if stream.read_buf(&mut bytes).await.map_err(lost)? == 0 {
-            return Err(lost(io::ErrorKind::UnexpectedEof.into()));
-        }
-    };
-    let rest = bytes.split_off(head.length.min(bytes.len()));
+    let (head, rest) = read_head(&mut stream, Vec::with_capacity(1024))
+        .await
+        .map_err(|e| DialFailure::Network {
+            detail: format!("{}: {e}", hub.authority()),
+        })?;
     if head.status != 101 {
         return Err(refusal(stream, &head, rest).await);
     }
@@ -224,46 +145,6 @@ async fn upgrade(
         .max_frame_size(Some(2 * limits::MAX_FRAME_BYTES))
         .max_message_size(Some(2 * limits::MAX_FRAME_BYTES));
     Ok(WebSocketStream::from_partially_read(stream, rest, Role::Client, Some(config)).await)
-}
-
-/// What matters of an answer's head.
-#[derive(Debug, Default)]
-struct Head {
-    status: u16,
-    length: usize,
-    content_type: String,
-    content_length: Option<usize>,
-    retry_after_s: Option<u64>,
-    accept: Option<String>,
-    protocol: Option<String>,
-}
-
-impl Head {
-    /// The head at the beginning of `bytes`; `None` while it is not complete.
-    fn parse(bytes: &[u8]) -> Result<Option<Self>, httparse::Error> {
-        let mut fields = [httparse::EMPTY_HEADER; 64];
-        let mut response = httparse::Response::new(&mut fields);
-        let httparse::Status::Complete(length) = response.parse(bytes)? else {
-            return Ok(None);
-        };
-        let mut head = Self {
-            status: response.code.unwrap_or(0),
-            length,
-            ..Self::default()
-        };
-        for field in response.headers.iter() {
-            let value = String::from_utf8_lossy(field.value).trim().to_owned();
-            match field.name.to_ascii_lowercase().as_str() {
-                "content-type" => head.content_type = value,
-                "content-length" => head.content_length = value.parse().ok(),
-                "retry-after" => head.retry_after_s = value.parse().ok(),
-                "sec-websocket-accept" => head.accept = Some(value),
-                "sec-websocket-protocol" => head.protocol = Some(value),
-                _ => {}
-            }
-        }
-        Ok(Some(head))
-    }
 }
 
 /// Whether the hub itself refused, or an edge in between.

@@ -28,7 +28,8 @@ use super::lock::{self, Lock, LockError};
 use super::projects::Projects;
 use super::status::{Claude, Facts};
 use super::store::{self, Store, StoreError};
-use super::tls::{self, TlsError};
+use super::tls::TlsError;
+use super::way::Way;
 
 /// How long a clean stop may take.
 const STOP_TIMEOUT: Duration = Duration::from_secs(8);
@@ -136,9 +137,9 @@ impl Daemon {
         };
         options.places.create_daemon_dirs().map_err(io(&dir))?;
         let lock = Lock::take(&dir.join(lock::FILE))?;
-        let tls = tls::client_config(options.config.ca_file.as_deref())?;
+        let way = Way::new(&options.config)?;
         let hub = options.config.remote_api.clone();
-        let http = HubHttp::new(&tls, dir.clone(), hub)?;
+        let http = HubHttp::new(&way, dir.clone(), hub)?;
         let store = Store::open(&dir.join(store::FILE))?;
         // The key exists before the first login, so that `login` beside a running daemon finds it.
         DeviceKey::load_or_create(&dir.join("device.key"))?;
@@ -147,7 +148,7 @@ impl Daemon {
             store,
             projects: Projects::new(dir),
             http,
-            dialer: Dialer::new(tls),
+            dialer: Dialer::new(way),
             stop: CancellationToken::new(),
             options,
         })

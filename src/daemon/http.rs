@@ -1,8 +1,8 @@
 //! The hub's HTTP API as the daemon calls it; the one file that names the HTTP client.
 //!
 //! Every call carries a fresh connect JWT, has one deadline and a limit for the answer, and follows no redirect: a
-//! redirect could carry the credential elsewhere. Proxies of the environment are not used: the way to the hub is the
-//! link's, and a proxy that only half of the traffic goes through would hide what is wrong. A hub that says our clock is off is asked once more with its time.
+//! redirect could carry the credential elsewhere. The way to the hub is the link's: the same [`Way`] tells this client addresses, proxy and
+//! trusted certificates. A hub that says our clock is off is asked once more with its time.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,15 +12,18 @@ use reqwest::{Client, Method, Response, StatusCode, header};
 use rustls::ClientConfig;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 use url::Url;
 
 use crate::auth::{PublicKey, Token};
 use crate::config::HubUrl;
+use crate::core::client::DialFailure;
 use crate::domain::{AccountId, Code, DeviceId, Problem, ProjectName, SessionId};
 
 use super::clock;
 use super::credentials::{Credentials, CredentialsError, Enrolment};
 use super::server_events::{EventReader, ServerEvent};
+use super::way::{Resolve, Way};
 
 /// How long a call may take.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -88,6 +91,7 @@ pub enum Fetched {
 #[derive(Debug, Clone)]
 pub struct HubHttp {
     client: Client,
+    way: Way,
     credentials: PathBuf,
     hub: Option<HubUrl>,
 }
@@ -111,6 +115,7 @@ pub enum Verb {
 /// The hub's HTTP API for a producer: calls with its token.
 pub struct ProducerHttp {
     client: Client,
+    way: Way,
     hub: HubUrl,
     token: Token,
 }
@@ -124,13 +129,14 @@ impl std::fmt::Debug for ProducerHttp {
 }
 
 impl ProducerHttp {
-    /// The API of `hub` with these trusted certificates and this token.
+    /// The API of `hub`, reached this way, with this token.
     ///
     /// # Errors
     /// When the client cannot be set up.
-    pub fn new(tls: &Arc<ClientConfig>, hub: HubUrl, token: Token) -> Result<Self, HttpError> {
+    pub fn new(way: &Way, hub: HubUrl, token: Token) -> Result<Self, HttpError> {
         Ok(Self {
-            client: client(tls)?,
+            client: client(way)?,
+            way: way.clone(),
             hub,
             token,
         })
@@ -167,8 +173,7 @@ impl ProducerHttp {
             Some(body) => request.json(body),
             None => request,
         };
-        let response = request.send().await;
-        read(accepted(response.map_err(|e| HttpError::Network(said(&e)))?).await?).await
+        read(accepted(send(&self.way, &self.client, request).await?).await?).await
     }
 
     /// Opens a stream of server-sent events, behind the event of this id where one is named.
@@ -185,8 +190,7 @@ impl ProducerHttp {
             Some(id) => request.header("last-event-id", id),
             None => request,
         };
-        let response = request.send().await;
-        let response = accepted(response.map_err(|e| HttpError::Network(said(&e)))?).await?;
+        let response = accepted(send(&self.way, &self.client, request).await?).await?;
         Ok(Events {
             response,
             read: EventReader::default(),
@@ -240,18 +244,15 @@ impl Events {
 }
 
 impl HubHttp {
-    /// The API with these trusted certificates; credentials are read from their folder at every call, and `hub` wins over the
+    /// The API this way; credentials are read from their folder at every call, and `hub` wins over the
     /// hub of `login`.
     ///
     /// # Errors
     /// When the client cannot be set up.
-    pub fn new(
-        tls: &Arc<ClientConfig>,
-        credentials: PathBuf,
-        hub: Option<HubUrl>,
-    ) -> Result<Self, HttpError> {
+    pub fn new(way: &Way, credentials: PathBuf, hub: Option<HubUrl>) -> Result<Self, HttpError> {
         Ok(Self {
-            client: client(tls)?,
+            client: client(way)?,
+            way: way.clone(),
             credentials,
             hub,
         })
@@ -415,19 +416,75 @@ impl HubHttp {
         if let Some(body) = body {
             request = request.json(body);
         }
-        request
-            .send()
-            .await
-            .map_err(|e| HttpError::Network(said(&e)))
+        send(&self.way, &self.client, request).await
     }
 }
 
-fn client(tls: &Arc<ClientConfig>) -> Result<Client, HttpError> {
-    let mut tls = ClientConfig::clone(tls);
+/// Sends a request this way. The client does not tell what a proxy answered: why there is no tunnel is asked once more.
+async fn send(
+    way: &Way,
+    client: &Client,
+    request: reqwest::RequestBuilder,
+) -> Result<Response, HttpError> {
+    let request = request.build();
+    let request = request.map_err(|e| HttpError::Network(said(&e)))?;
+    let url = request.url();
+    let (host, port) = (
+        url.host_str().unwrap_or_default(),
+        url.port_or_known_default(),
+    );
+    let proxy = way.proxies().for_host(host, port.unwrap_or(443));
+    let is_proxied = proxy
+        .map_err(|e| HttpError::Network(e.to_string()))?
+        .is_some();
+    let hub: Option<HubUrl> = url.origin().ascii_serialization().parse().ok();
+    let error = match client.execute(request).await {
+        Ok(response) => return Ok(response),
+        Err(e) => e,
+    };
+    let Some(hub) = hub.filter(|_| is_proxied && error.is_connect()) else {
+        return Err(HttpError::Network(said(&error)));
+    };
+    Err(HttpError::Network(
+        match timeout(DEADLINE, way.open(&hub)).await {
+            Ok(Err(DialFailure::Proxy { detail, .. } | DialFailure::Network { detail })) => detail,
+            _ => format!("through the proxy: {}", said(&error)),
+        },
+    ))
+}
+
+/// The way's names, for the client.
+struct Names(Resolve);
+
+impl reqwest::dns::Resolve for Names {
+    fn resolve(&self, name: reqwest::dns::Name) -> reqwest::dns::Resolving {
+        // The client puts the port in.
+        let found = (self.0)(name.as_str().to_owned(), 0);
+        Box::pin(async move {
+            let addresses: reqwest::dns::Addrs = Box::new(found.await?.into_iter());
+            Ok(addresses)
+        })
+    }
+}
+
+/// A client that goes this way.
+fn client(way: &Way) -> Result<Client, HttpError> {
+    let mut tls = ClientConfig::clone(way.tls());
     tls.alpn_protocols.clear();
+    let proxies = Arc::clone(way.proxies());
     Client::builder()
         .tls_backend_preconfigured(tls)
+        // Its own reading of the environment is off.
         .no_proxy()
+        .proxy(reqwest::Proxy::custom(move |url| {
+            // An unusable proxy was refused before the call.
+            let port = url.port_or_known_default()?;
+            proxies
+                .for_host(url.host_str()?, port)
+                .ok()??
+                .with_credentials()
+        }))
+        .dns_resolver(Names(way.resolver()))
         .redirect(reqwest::redirect::Policy::none())
         .timeout(DEADLINE)
         .connect_timeout(DEADLINE)

@@ -20,6 +20,7 @@ pub mod dial;
 pub mod dispatch;
 mod git;
 mod handle;
+mod head;
 pub mod http;
 pub mod link;
 pub mod local_api;
@@ -32,5 +33,6 @@ pub mod server_events;
 pub mod status;
 pub mod store;
 pub mod tls;
+pub mod way;
 
 pub use handle::{Daemon, DaemonError, DaemonHandle, Options, Parts};

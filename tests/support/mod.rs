@@ -8,6 +8,8 @@
 
 #[cfg(target_os = "linux")]
 pub(crate) mod claude;
+#[cfg(target_os = "linux")]
+pub(crate) mod connect_proxy;
 pub(crate) mod fake_anthropic;
 pub(crate) mod fault_proxy;
 pub(crate) mod hub_bed;

@@ -36,6 +36,8 @@ pub(crate) struct Machine {
     root: TempDir,
     /// The filter of the processes' logs.
     pub(crate) log: &'static str,
+    /// More of the processes' environment.
+    pub(crate) env: Vec<(String, String)>,
     processes: AtomicU32,
 }
 
@@ -64,6 +66,7 @@ impl Machine {
         Self {
             root,
             log: "info,remote_collab::daemon::link=debug",
+            env: Vec::new(),
             processes: AtomicU32::new(0),
         }
     }
@@ -102,6 +105,7 @@ impl Machine {
             .env("HOME", self.home())
             .env("XDG_RUNTIME_DIR", self.root.path().join("run"))
             .env("REMOTE_COLLAB_LOG", self.log)
+            .envs(self.env.iter().map(|(n, v)| (n, v)))
             .current_dir(self.home())
             .args(args)
             .arg("--data-dir")

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use remote_collab::auth::Token;
+use remote_collab::config::DaemonConfig;
 use remote_collab::core::client::ClientConfig;
 use remote_collab::daemon::credentials::Credentials;
 use remote_collab::daemon::dial::Dialer;
 use remote_collab::daemon::http::{Fetched, HubHttp};
 use remote_collab::daemon::link::{Directory, LinkParts, LinkStatus, SnapshotSource, link};
 use remote_collab::daemon::store::{FILE, NewReport, QueueFilter, Store};
-use remote_collab::daemon::tls;
+use remote_collab::daemon::way::Way;
 use remote_collab::domain::{AccountId, Code, Receipt, SessionId, Stage, Trust, WallMs};
 use remote_collab::hub::{AdminCall, HubConfig, HubHandle};
 use serde_json::{Value, json};
@@ -87,8 +88,8 @@ async fn enrolled() -> Enrolled {
         .await
         .unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let tls = tls::client_config(None).unwrap();
-    let http = HubHttp::new(&tls, dir.path().to_owned(), None).unwrap();
+    let way = Way::new(&DaemonConfig::default()).unwrap();
+    let http = HubHttp::new(&way, dir.path().to_owned(), None).unwrap();
     let join = Token::parse(&token(&hub, &[], true).await).unwrap();
     let key = Credentials::key(dir.path()).unwrap();
     let url = hub.url().parse().unwrap();
@@ -153,7 +154,7 @@ async fn a_posted_message_is_durable_on_the_device_and_its_receipts_come_back_ov
     let stop = CancellationToken::new();
     let parts = LinkParts {
         store: store.clone(),
-        dialer: Dialer::new(tls::client_config(None).unwrap()),
+        dialer: Dialer::new(Way::new(&DaemonConfig::default()).unwrap()),
         credentials: e.dir.path().to_owned(),
         hub: None,
         source: Arc::new(Empty),

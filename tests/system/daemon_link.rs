@@ -9,13 +9,14 @@ use axum::serve::Listener;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use remote_collab::config::{CaSources, Proxies};
 use remote_collab::core::client::ClientConfig;
 use remote_collab::daemon::dial::Dialer;
 use remote_collab::daemon::link::{
     Directory, LinkHandle, LinkParts, LinkStatus, SnapshotSource, link,
 };
 use remote_collab::daemon::store::{FILE, NewReport, QueueFilter, Store};
-use remote_collab::daemon::tls;
+use remote_collab::daemon::way::Way;
 use remote_collab::domain::{
     Address, Code, Cursor, Envelope, EnvelopeId, EnvelopeKind, Priority, Problem, Receipt, Sender,
     Seq, Stage, Trust, WallMs,
@@ -34,6 +35,14 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use crate::fake_hub::{DEADLINE, EPOCH, FakeHub, Refusal};
+
+fn way(ca: Option<&Path>) -> Way {
+    let ca = CaSources {
+        file: ca.map(Path::to_owned),
+        ..CaSources::default()
+    };
+    Way::with(&ca, Proxies::default()).unwrap()
+}
 
 struct Empty;
 
@@ -62,7 +71,7 @@ impl Device {
         let stop = CancellationToken::new();
         let parts = LinkParts {
             store: store.clone(),
-            dialer: Dialer::new(tls::client_config(ca).unwrap()),
+            dialer: Dialer::new(way(ca)),
             credentials: dir.to_owned(),
             hub: None,
             source: Arc::new(Empty),

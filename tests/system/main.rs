@@ -30,6 +30,8 @@ mod link_unreadable;
 mod link_wake;
 #[cfg(target_os = "linux")]
 mod no_secrets;
+#[cfg(target_os = "linux")]
+mod proxies;
 mod settings_file;
 #[cfg(target_os = "linux")]
 mod soak;

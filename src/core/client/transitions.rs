@@ -32,7 +32,7 @@ impl LinkClient {
 
     pub(super) fn dial_failed(&mut self, failure: &DialFailure, now: Ts) {
         let detail = match failure {
-            DialFailure::Network { detail } => detail.clone(),
+            DialFailure::Network { detail } | DialFailure::Proxy { detail, .. } => detail.clone(),
             DialFailure::Refused {
                 code,
                 message,

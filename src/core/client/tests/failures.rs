@@ -13,6 +13,14 @@ fn edge(status: u16, retry_after_s: Option<u64>) -> Input {
     })
 }
 
+fn proxy(status: u16, retry_after_s: Option<u64>) -> Input {
+    Input::TransportFailed(DialFailure::Proxy {
+        status,
+        retry_after_s,
+        detail: "the proxy http://p:1 refused".into(),
+    })
+}
+
 /// Feeds the failure of each dial in turn and tells the waits that follow.
 fn waits(rig: &mut Rig, times: usize, failure: &dyn Fn() -> Input) -> Vec<Retry> {
     (0..times)
@@ -355,4 +363,46 @@ fn what_a_later_hub_says_is_ignored_and_counted() {
     assert!(matches!(out.as_slice(), [Output::Store { .. }]));
     assert_eq!(rig.client.status().unknown_kinds, 1);
     assert_eq!(rig.state(), LinkState::Synced);
+}
+
+#[test]
+fn a_proxy_that_refuses_is_an_edge_and_one_that_cannot_reach_the_hub_is_the_network() {
+    let mut rig = Rig::dialing();
+    let exponential = waits(&mut rig, 2, &|| edge(403, None));
+    for status in [401, 403, 407] {
+        let mut rig = Rig::dialing();
+        assert_eq!(waits(&mut rig, 2, &|| proxy(status, None)), exponential);
+    }
+    let mut rig = Rig::dialing();
+    let soon = Retry::Soon { within_ms: 1_000 };
+    for status in [502, 503, 504] {
+        assert_eq!(waits(&mut rig, 1, &|| proxy(status, None)), [soon]);
+    }
+    let mut rig = Rig::dialing();
+    let named = waits(&mut rig, 1, &|| proxy(503, Some(7)));
+    assert!(
+        matches!(
+            named[..],
+            [Retry::Named {
+                after_ms: 7_000,
+                ..
+            }]
+        ),
+        "{named:?}"
+    );
+}
+
+/// D7 (a): an upgrade that an edge answers with 403 or 426 is an edge's, not the hub's: retried, never final.
+#[test]
+fn an_upgrade_that_is_answered_with_403_or_426_is_blocked_by_an_edge() {
+    for status in [403, 426] {
+        let failure = DialFailure::Edge {
+            status,
+            retry_after_s: None,
+        };
+        assert_eq!(
+            crate::core::retry::classify_dial(&failure),
+            crate::core::retry::Failure::Edge
+        );
+    }
 }
