@@ -16,6 +16,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use tokio::sync::watch;
 use uuid::Uuid;
 
 use super::records::{self, ApprovalRecord, DeviceRecord, ProjectRecord, SessionRecord};
@@ -38,6 +39,8 @@ struct State {
     revoked: BTreeSet<Uuid>,
     /// What a person decided about a device's project; it stands above what the project came with.
     decided: BTreeMap<(DeviceId, ProjectName), bool>,
+    /// Changes when a token is called back.
+    revocations: watch::Sender<()>,
 }
 
 /// See the module.
@@ -246,8 +249,16 @@ impl Directory {
         self.with(|s| s.revoked.contains(jti))
     }
 
+    /// Changes when a token is called back.
+    pub(crate) fn revocations(&self) -> watch::Receiver<()> {
+        self.with(|s| s.revocations.subscribe())
+    }
+
     pub(crate) fn revoke(&self, jti: Uuid) {
-        self.change(|s| s.revoked.insert(jti));
+        self.change(|s| {
+            s.revoked.insert(jti);
+            s.revocations.send_replace(());
+        });
     }
 
     /// Whether another device of the account serves a project that this one serves, too.

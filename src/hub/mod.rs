@@ -16,6 +16,7 @@ mod api;
 mod body;
 mod clock;
 mod directory;
+pub(crate) mod events;
 mod guard;
 mod handed;
 mod lifecycle;
@@ -50,6 +51,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 pub use admin::{AdminCall, AdminError};
+pub use events::EventsConfig;
 pub use lifecycle::Lifecycle;
 pub use limits::Rate;
 pub use listen::{Connections, Limits, Pacing};
@@ -88,6 +90,8 @@ pub struct HubConfig {
     pub link: ServerConfig,
     /// How long devices may stay away or silent.
     pub lifecycle: Lifecycle,
+    /// How event streams are kept.
+    pub events: EventsConfig,
 }
 
 impl HubConfig {
@@ -104,6 +108,7 @@ impl HubConfig {
             rate: Rate::default(),
             link: ServerConfig::default(),
             lifecycle: Lifecycle::default(),
+            events: EventsConfig::default(),
         }
     }
 }
@@ -233,7 +238,9 @@ pub(crate) async fn open_hub(home: &Home, config: &HubConfig) -> Result<Hub, Hub
     let keys = HubKeys::open(&home.keys())?;
     let store = AnyStore::Sqlite(SqliteStore::open(&home.database())?);
     let (link, lifecycle) = (config.link.clone(), config.lifecycle);
-    Ok(Hub::open(store, keys, config.rate, link, lifecycle).await?)
+    let mut hub = Hub::open(store, keys, config.rate, link, lifecycle).await?;
+    hub.events = config.events;
+    Ok(hub)
 }
 
 async fn sweep(hub: Arc<Hub>) {

@@ -186,6 +186,17 @@ impl Route {
         )
     }
 
+    /// Goes on after the event that the reader has, as `EventSource` asks.
+    pub(crate) fn resumes(self) -> Self {
+        let id = schemars::json_schema!({"type": "string", "pattern": "^[0-9a-f]{32}-[0-9]{1,18}-[0-9]{1,18}$"});
+        self.header(
+            "Last-Event-ID",
+            id,
+            false,
+            "The `id` of the last event that the reader has; wins over `after`",
+        )
+    }
+
     /// Answers with JSON of this type.
     pub(crate) fn answers<T: JsonSchema>(self, status: u16, what: &'static str) -> Self {
         self.answers_as::<T>(status, what, "application/json")

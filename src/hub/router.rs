@@ -6,8 +6,8 @@ use axum::Router;
 use axum::middleware;
 
 use super::api::{
-    approval, asked, calling_off, directory, enroll, health, lists, memory, messages, poll, retry,
-    tasks, views,
+    approval, asked, calling_off, directory, enroll, events, health, lists, memory, messages, poll,
+    retry, tasks, views,
 };
 use super::openapi;
 use super::problem::{catch_panic, method_not_allowed, not_found};
@@ -17,6 +17,7 @@ use super::socket;
 use super::state::Hub;
 use crate::auth::Scope;
 use crate::domain::{Code, SessionId};
+use crate::wire::event::EventData;
 use crate::wire::{Hello, PollAck, PollAcked, Polled, Welcome};
 
 /// The routes. A new one is a line here; the document follows (`UPDATE_PROTO=1 cargo test --test contract openapi`).
@@ -40,6 +41,13 @@ pub(crate) fn routes() -> Vec<Route> {
             .needs(Scope::TasksWrite).once().body::<asked::RetryPost>(r#"{"force": false}"#)
             .answers::<views::RetryAnswer>(202, "A new attempt is on its way").with("Location", "Where the task is shown")
             .refuses(&[Code::UnknownTask, Code::Conflict, Code::TrustTooLow, Code::TargetRequired, Code::UnknownTarget, Code::MailboxFull]),
+        get("/tasks/{id}/events", "watch_task", "What happens to a task until its terminal status, as server-sent events", events::task)
+            .needs(Scope::TasksRead).query::<asked::PlaceQuery>().resumes()
+            .answers_as::<EventData>(200, "Events; each block's `data` is one JSON object", "text/event-stream")
+            .answers_empty(204, "The task is over, and the reader has its last event").refuses(&[Code::UnknownTask]),
+        get("/events", "watch", "What happens in the account, as server-sent events", events::account)
+            .needs_token().query::<asked::EventQuery>().resumes()
+            .answers_as::<EventData>(200, "Events; each block's `data` is one JSON object", "text/event-stream"),
         post("/messages", "create_message", "Posts a message; answered once it is durable", messages::create)
             .needs(Scope::MessagesWrite).once()
             .body::<asked::MessagePost>(r#"{"content": "The deploy is done", "project": "github.com/acme/shop", "priority": "urgent"}"#)

@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use super::clock::{Mono, wall};
 use super::directory::{Directory, NoRoute, Route, Standing, Want};
+use super::events::{EventsConfig, Streams};
 use super::handed::{Handed, Mark};
 use super::lifecycle::Lifecycle;
 use super::limits::{Limiter, Rate};
@@ -48,6 +49,8 @@ pub(crate) struct Hub {
     pub(crate) mono: Mono,
     /// When this life of the hub began.
     pub(crate) started: WallMs,
+    pub(crate) events: EventsConfig,
+    pub(crate) streams: Streams,
     /// Cancelled when the hub begins to stop.
     pub(crate) draining: CancellationToken,
     /// Upgraded sockets, which the HTTP server no longer tracks.
@@ -82,6 +85,8 @@ impl Hub {
             link,
             mono: Mono::start(),
             started: wall(),
+            events: EventsConfig::default(),
+            streams: Streams::default(),
             draining: CancellationToken::new(),
             sockets: TaskTracker::new(),
             keys: RwLock::new(keys),

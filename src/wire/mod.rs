@@ -27,6 +27,7 @@
 
 mod close;
 mod codec;
+pub mod event;
 mod frame;
 mod poll;
 pub mod schema;

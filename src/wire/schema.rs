@@ -6,6 +6,7 @@
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde_json::Value;
 
+use super::event::{Event, StreamNotice};
 use super::{DeviceFrame, Hello, HubFrame, PollAck, PollAcked, Polled, Welcome};
 use crate::domain::{
     CancelBody, Envelope, MessageBody, Problem, Progress, ProjectInfo, RecallBody, Receipt, Reply,
@@ -35,6 +36,8 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("polled", of::<Polled>()),
         ("poll_ack", of::<PollAck>()),
         ("poll_acked", of::<PollAcked>()),
+        ("event", of::<Event>()),
+        ("stream_notice", of::<StreamNotice>()),
         ("problem", of::<Problem>()),
     ]
 }

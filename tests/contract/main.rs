@@ -3,6 +3,7 @@
 
 mod claude_hooks;
 mod delivery;
+mod events;
 mod frames;
 mod layers;
 mod openapi;

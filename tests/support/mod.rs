@@ -23,6 +23,7 @@ pub(crate) mod process;
 pub(crate) mod queue_db;
 #[cfg(target_os = "linux")]
 pub(crate) mod sites;
+pub(crate) mod sse;
 #[cfg(target_os = "linux")]
 pub(crate) mod tmux;
 #[cfg(target_os = "linux")]

@@ -25,7 +25,7 @@ async fn a_hub_in_a_process_of_its_own() {
     std::future::pending::<()>().await;
 }
 
-struct Killed(Child);
+pub(crate) struct Killed(Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
@@ -34,7 +34,7 @@ impl Drop for Killed {
     }
 }
 
-fn spawn(dir: &Path) -> (Killed, Value) {
+pub(crate) fn spawn(dir: &Path) -> (Killed, Value) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",

@@ -12,6 +12,8 @@ mod daemon_run;
 mod fake_hub;
 mod hook_command;
 mod hub_auth;
+#[cfg(target_os = "linux")]
+mod hub_events;
 mod hub_http;
 mod hub_kill;
 #[cfg(unix)]

@@ -9,7 +9,7 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::Value;
 
 use super::items::Common;
-use crate::domain::{ProjectName, RunOptions, SessionId, TaskStatus};
+use crate::domain::{DeviceId, EnvelopeId, ProjectName, RunOptions, SessionId, TaskStatus};
 
 /// A task to be done.
 #[derive(Debug, JsonSchema)]
@@ -185,6 +185,40 @@ pub(crate) enum Order {
     /// Oldest first.
     Oldest,
 }
+
+/// From where a stream of events begins.
+#[derive(Debug, JsonSchema)]
+#[expect(dead_code, reason = "the fields are parameters, read by name")]
+pub(crate) struct PlaceQuery {
+    /// `start` for the oldest event that is kept, or the `id` of an event to go on after; the present when not said.
+    #[schemars(regex(pattern = r"^(start|[0-9a-f]{32}-[0-9]{1,18}-[0-9]{1,18})$"))]
+    after: Option<String>,
+}
+
+/// Which events a stream tells, and from where.
+#[derive(Debug, JsonSchema)]
+#[expect(dead_code, reason = "the fields are parameters, read by name")]
+pub(crate) struct EventQuery {
+    /// Only these types, separated by commas; `task` and `message` are all of one family.
+    #[schemars(with = "Vec<EventKind>")]
+    kinds: Option<Vec<String>>,
+    /// Only those of items that go to this device, by id.
+    device: Option<DeviceId>,
+    /// Only those of items that are addressed to this project.
+    project: Option<ProjectName>,
+    /// Only those about this task.
+    task: Option<EnvelopeId>,
+    /// Only those about this message; not beside `task`.
+    message: Option<EnvelopeId>,
+    /// Where it begins.
+    #[schemars(flatten)]
+    place: PlaceQuery,
+}
+
+/// A type of event, or a family.
+#[derive(Debug, JsonSchema)]
+#[schemars(extend("enum" = super::events::words()))]
+pub(crate) struct EventKind(#[expect(dead_code, reason = "a schema only")] String);
 
 /// Where to look when a session itself has nothing.
 #[derive(Debug, JsonSchema)]

@@ -6,6 +6,7 @@ pub(crate) mod calling_off;
 mod cursor;
 pub(crate) mod directory;
 pub(crate) mod enroll;
+pub(crate) mod events;
 pub(crate) mod health;
 pub(crate) mod items;
 pub(crate) mod lists;

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use crate::domain::{AccountId, Code, DeviceId, EnvelopeId, WallMs, limits::FINISHED_KEPT_MS};
+use crate::hub::events::{event, note, told};
 use crate::hub::problem::{ApiError, ApiResult};
 use crate::hub::records::{self, ItemKind, ItemRecord, control_key};
 use crate::hub::state::Hub;
 use crate::hub::store::{Expect, Op, Records, StoreError, Stored};
+use crate::wire::event::Told;
 
 /// The records that some envelopes belong to; two attempts of one task share one.
 #[derive(Debug, Default)]
@@ -23,6 +25,9 @@ struct Held {
     version: u64,
     before: ItemRecord,
     after: ItemRecord,
+    /// What was told of it so far, up to this state of it.
+    told: Vec<Told>,
+    seen: ItemRecord,
 }
 
 impl Held {
@@ -31,7 +36,9 @@ impl Held {
         Some(Self {
             version: stored.version,
             after: before.clone(),
+            seen: before.clone(),
             before,
+            told: Vec::new(),
         })
     }
 }
@@ -64,13 +71,64 @@ impl Items {
     ) -> Option<(Vec<Op>, &ItemRecord)> {
         let held = self.records.get(self.of.get(&envelope)?)?;
         let before = Some((held.version, &held.before));
-        Some((write_item(account, before, &held.after, now), &held.after))
+        let mut ops = put_item(account, before, &held.after, now);
+        let last = told(Some(&held.seen), &held.after);
+        ops.extend(notes(account, &held.after, &held.told, now));
+        ops.extend(notes(account, &held.after, &last, now));
+        Some((ops, &held.after))
     }
+
+    /// Tells the changes so far one by one, where several of one batch would melt into their sum.
+    pub(super) fn tell(&mut self, envelope: EnvelopeId) {
+        if let Some(held) = self.held_mut(envelope) {
+            held.told.extend(told(Some(&held.seen), &held.after));
+            held.seen = held.after.clone();
+        }
+    }
+
+    /// Tells something that the record does not hold.
+    pub(super) fn tell_beside(&mut self, envelope: EnvelopeId, what: Told) {
+        if let Some(held) = self.held_mut(envelope) {
+            held.told.push(what);
+        }
+    }
+
+    /// The steps that tell what was said beside the records, of an item that is not written.
+    pub(super) fn beside(
+        &self,
+        account: &AccountId,
+        envelope: EnvelopeId,
+        now: WallMs,
+    ) -> Option<(Vec<Op>, &ItemRecord)> {
+        let held = self.records.get(self.of.get(&envelope)?)?;
+        Some((notes(account, &held.after, &held.told, now), &held.after))
+    }
+
+    fn held_mut(&mut self, envelope: EnvelopeId) -> Option<&mut Held> {
+        self.records.get_mut(self.of.get(&envelope)?)
+    }
+}
+
+fn notes(account: &AccountId, item: &ItemRecord, told: &[Told], now: WallMs) -> Vec<Op> {
+    let events = told.iter().map(|what| event(item, what.clone(), now));
+    events.map(|event| note(account, &event)).collect()
 }
 
 /// The steps that write a task or a message: the only way in which one is written, so that whatever changes is told in
 /// the same commit. `before` is the record as it was read, with its version; `None` for a new one.
 pub(crate) fn write_item(
+    account: &AccountId,
+    before: Option<(u64, &ItemRecord)>,
+    after: &ItemRecord,
+    now: WallMs,
+) -> Vec<Op> {
+    let told = told(before.map(|(_, item)| item), after);
+    let mut ops = put_item(account, before, after, now);
+    ops.extend(notes(account, after, &told, now));
+    ops
+}
+
+fn put_item(
     account: &AccountId,
     before: Option<(u64, &ItemRecord)>,
     after: &ItemRecord,

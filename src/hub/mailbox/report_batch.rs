@@ -7,6 +7,7 @@ use super::items::Items;
 use super::{Connection, TRIES, put_project, put_session};
 use crate::domain::{Code, EnvelopeId, NotAReport, Report, ReportBody, ReportKind, WallMs};
 use crate::hub::clock::wall;
+use crate::hub::events::progress;
 use crate::hub::records::{self, OutboxRecord, ProjectRecord, SessionRecord};
 use crate::hub::reports::{self, Effect};
 use crate::hub::silence;
@@ -86,6 +87,8 @@ struct Plan<'a> {
     changed: Vec<EnvelopeId>,
     /// `cancel` envelopes that the device has carried out.
     answered: Vec<EnvelopeId>,
+    /// Those whose run went a step.
+    stepped: Vec<EnvelopeId>,
     rejected: Vec<RejectedReport>,
     sessions: Vec<SessionRecord>,
     projects: Vec<ProjectRecord>,
@@ -100,6 +103,7 @@ impl<'a> Plan<'a> {
             items,
             changed: Vec::new(),
             answered: Vec::new(),
+            stepped: Vec::new(),
             rejected: Vec::new(),
             sessions: Vec::new(),
             projects: Vec::new(),
@@ -148,8 +152,20 @@ impl<'a> Plan<'a> {
                     .get_mut(envelope)
                     .filter(|item| item.was_sent(envelope, device))
                     .ok_or(Code::UnknownMessage)?;
+                if let ReportBody::Progress(step) = &body
+                    && envelope == item.current()
+                    && !item.is_over()
+                {
+                    let step = progress(&step.text);
+                    self.items.tell_beside(envelope, step);
+                    self.stepped.push(envelope);
+                }
+                let Some(item) = self.items.get_mut(envelope) else {
+                    return Err(Code::UnknownMessage);
+                };
                 if reports::apply(item, envelope, body, report.at) == Effect::Changed {
                     silence::watch(item, self.now, self.hub.lifecycle.patience());
+                    self.items.tell(envelope);
                     if !self.changed.contains(&envelope) {
                         self.changed.push(envelope);
                     }
@@ -193,6 +209,13 @@ impl<'a> Plan<'a> {
                 key: records::control_key(account, *envelope),
                 expect: Expect::Any,
             });
+        }
+        for envelope in &self.stepped {
+            if let Some((steps, item)) = self.items.beside(account, *envelope, self.now)
+                && written.insert(item.id)
+            {
+                ops.extend(steps);
+            }
         }
         for session in &self.sessions {
             let gone = self.hub.directory.succeeded(account, session);
