@@ -36,6 +36,6 @@ pub use report::{NotAReport, Report, ReportBody, ReportKind};
 pub use session::{Activity, ProjectInfo, SessionInfo};
 pub use task::{
     PermissionDenial, PermissionMode, Progress, Reply, RunOptions, TaskResult, TaskState,
-    TaskStatus,
+    TaskStatus, WholeText,
 };
 pub use time::{Ts, WallMs};

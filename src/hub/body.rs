@@ -84,7 +84,8 @@ fn not_json() -> ApiError {
         .hint("send `Content-Type: application/json`")
 }
 
-async fn read(request: Request) -> ApiResult<Vec<u8>> {
+/// The body's bytes, at most [`MAX_BODY_BYTES`], in bounded time.
+pub(crate) async fn read(request: Request) -> ApiResult<Vec<u8>> {
     let body = async {
         let (mut bytes, mut total) = (Vec::new(), 0_usize);
         let mut chunks = request.into_body().into_data_stream();

@@ -136,6 +136,17 @@ impl Caller {
         }
     }
 
+    /// The device, for calls that only one makes.
+    pub(crate) fn device(&self) -> ApiResult<&DeviceRecord> {
+        match &self.who {
+            Who::Device(d) => Ok(d),
+            Who::Producer(_) => Err(ApiError::new(
+                Code::ScopeMissing,
+                "this call takes a connect JWT of a device, not a token of the hub",
+            )),
+        }
+    }
+
     /// The producer's token, for calls that a device cannot make.
     pub(crate) fn producer(&self) -> ApiResult<&Verified> {
         match &self.who {

@@ -7,7 +7,7 @@ use axum::middleware;
 
 use super::api::{
     approval, asked, calling_off, directory, enroll, events, health, lists, memory, messages, poll,
-    retry, tasks, views,
+    result, retry, tasks, views,
 };
 use super::openapi;
 use super::problem::{catch_panic, method_not_allowed, not_found};
@@ -41,6 +41,12 @@ pub(crate) fn routes() -> Vec<Route> {
             .needs(Scope::TasksWrite).once().body::<asked::RetryPost>(r#"{"force": false}"#)
             .answers::<views::RetryAnswer>(202, "A new attempt is on its way").with("Location", "Where the task is shown")
             .refuses(&[Code::UnknownTask, Code::Conflict, Code::TrustTooLow, Code::TargetRequired, Code::UnknownTarget, Code::MailboxFull]),
+        get("/tasks/{id}/result", "get_result", "A result's whole text", result::get)
+            .needs(Scope::TasksRead).answers_as::<String>(200, "The text", "text/plain").refuses(&[Code::UnknownTask, Code::NotFound]),
+        put("/tasks/{id}/result", "upload_result", "A piece of a result beyond a frame (see README.md beside this document)", result::put)
+            .needs_device().query::<result::PieceQuery>()
+            .answers::<result::UploadView>(200, "What is durable")
+            .refuses(&[Code::UnknownTask, Code::Conflict, Code::TooLarge, Code::ScopeMissing]),
         get("/tasks/{id}/events", "watch_task", "What happens to a task until its terminal status, as server-sent events", events::task)
             .needs(Scope::TasksRead).query::<asked::PlaceQuery>().resumes()
             .answers_as::<EventData>(200, "Events; each block's `data` is one JSON object", "text/event-stream")

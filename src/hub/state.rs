@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
@@ -32,6 +33,9 @@ const MAX_VERIFIED: usize = 1024;
 /// Connect JWTs that are remembered as used; more within their minute than this is refused.
 const MAX_USED: usize = 250_000;
 
+/// Results beyond a frame that are put together or read at a time.
+const TEXTS: usize = 4;
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Hub {
@@ -47,6 +51,8 @@ pub(crate) struct Hub {
     pub(crate) polls: Polls,
     pub(crate) link: ServerConfig,
     pub(crate) mono: Mono,
+    /// Large texts in memory at a time.
+    pub(crate) texts: Semaphore,
     /// When this life of the hub began.
     pub(crate) started: WallMs,
     pub(crate) events: EventsConfig,
@@ -84,6 +90,7 @@ impl Hub {
             polls: Polls::default(),
             link,
             mono: Mono::start(),
+            texts: Semaphore::new(TEXTS),
             started: wall(),
             events: EventsConfig::default(),
             streams: Streams::default(),

@@ -448,7 +448,7 @@ async fn a_task_that_crashes_three_times_is_dead_and_says_how_to_start_it_again(
                 (&v["status"], &v["reason"]),
                 (&json!("dead"), &json!("daemon_died"))
             );
-            let redrive = format!("remote-collab task retry {}", t["id"].as_str().unwrap());
+            let redrive = format!("remote-collab tasks retry {}", t["id"].as_str().unwrap());
             assert!(v["hint"].as_str().unwrap().contains(&redrive), "{v}");
         }
     }

@@ -19,6 +19,7 @@ mod hub_kill;
 #[cfg(unix)]
 mod hub_listen;
 mod hub_poll;
+mod hub_results;
 mod hub_socket;
 mod hub_tasks;
 #[cfg(target_os = "linux")]

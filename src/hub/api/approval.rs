@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 
 use super::super::body::OptionalBody;
@@ -18,6 +18,7 @@ use super::super::problem::{ApiError, ApiResult};
 use super::super::records::{self, ApprovalRecord, ProjectRecord};
 use super::super::state::Hub;
 use super::super::store::Expect;
+use super::Path;
 use super::asked::ApprovePost;
 use super::views::ProjectView;
 use crate::auth::Scope;

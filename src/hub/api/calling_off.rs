@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use serde_json::json;
 
@@ -22,6 +22,7 @@ use super::super::records::{self, CancelWish, ItemKind, ItemRecord, control_key}
 use super::super::reports;
 use super::super::state::Hub;
 use super::super::store::{Expect, MailboxId, Op};
+use super::Path;
 use super::items::{new_id, status};
 use super::views::CancelAnswer;
 use crate::auth::Scope;

@@ -13,6 +13,7 @@ pub(crate) mod lists;
 pub(crate) mod memory;
 pub(crate) mod messages;
 pub(crate) mod poll;
+pub(crate) mod result;
 pub(crate) mod retry;
 pub(crate) mod tasks;
 pub(crate) mod views;

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 
 use super::super::body::OptionalBody;
@@ -20,6 +20,7 @@ use super::super::problem::{ApiError, ApiResult};
 use super::super::records::{self, Attempt, ItemKind, ItemRecord, TaskText, alias_key};
 use super::super::state::Hub;
 use super::super::store::{Expect, MailboxId, Op};
+use super::Path;
 use super::asked::RetryPost;
 use super::calling_off::ask;
 use super::items::{MAX_EXPIRES_S, new_id, status};

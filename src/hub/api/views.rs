@@ -17,6 +17,9 @@ use crate::domain::{
     SessionId, SessionInfo, TaskResult, TaskStatus, WallMs,
 };
 
+/// Longest result text in a view, bytes.
+const SHOWN_RESULT: usize = 64 << 10;
+
 /// A task as it is shown.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct TaskView {
@@ -36,10 +39,38 @@ pub(crate) struct TaskView {
     /// The tries at it, oldest first.
     pub(crate) attempts: Vec<Attempt>,
     /// What came of it; `null` before its end.
-    pub(crate) result: Option<TaskResult>,
+    pub(crate) result: Option<ResultView>,
     /// What to do about it, where somebody has to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) hint: Option<String>,
+}
+
+/// What came of a task, as it is shown.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub(crate) struct ResultView {
+    /// As its device told it, the text perhaps cut: `truncated` says so.
+    #[serde(flatten)]
+    pub(crate) result: TaskResult,
+    /// Where the whole text is, when `text` is only its beginning.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) url: Option<String>,
+}
+
+impl ResultView {
+    fn of(item: &ItemRecord, mut result: TaskResult) -> Self {
+        // What the hub cuts, and what the device cut and uploads.
+        let mut elsewhere = result.whole.is_some();
+        if result.text.len() > SHOWN_RESULT {
+            let mut ends = (0..=SHOWN_RESULT).rev();
+            let end = ends.find(|i| result.text.is_char_boundary(*i));
+            result.text.truncate(end.unwrap_or(0));
+            (result.truncated, elsewhere) = (true, true);
+        }
+        Self {
+            result,
+            url: elsewhere.then(|| format!("/tasks/{}/result", item.id)),
+        }
+    }
 }
 
 /// A message as it is shown.
@@ -306,7 +337,7 @@ impl TaskView {
             until: item.state.until,
             common: CommonView::of(item),
             attempts: item.attempts.clone(),
-            result: item.result.clone(),
+            result: item.result.clone().map(|r| ResultView::of(item, r)),
             hint: hint(item),
         }
     }
@@ -317,10 +348,10 @@ fn hint(item: &ItemRecord) -> Option<String> {
     let id = item.id;
     match item.state.status {
         TaskStatus::Dead => Some(format!(
-            "its attempts crashed; when you know why: `remote-collab task retry {id}`"
+            "its attempts crashed; when you know why: `remote-collab tasks retry {id}`"
         )),
         TaskStatus::Interrupted => Some(format!(
-            "it may have been done in part; to start it again: `remote-collab task retry {id}`"
+            "it may have been done in part; to start it again: `remote-collab tasks retry {id}`"
         )),
         _ => None,
     }
