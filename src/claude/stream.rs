@@ -1,17 +1,31 @@
 //! What `claude -p --output-format stream-json` says, line by line, in bounded memory.
 //!
-//! [`StreamReader`] is pure: bytes go in as they come, events come out. A line that is no JSON is skipped and counted; a
-//! line beyond [`MAX_STREAM_LINE`] is dropped while it passes by and leaves a marker. A run's outcome is its `result`
+//! [`StreamReader`] is pure: bytes go in as they come, events come out. A line that is no JSON is skipped and counted; of
+//! a line beyond [`MAX_STREAM_LINE`] the ends of long strings are left out while it passes by (a result keeps up to
+//! [`limits::MAX_RESULT_BYTES`] of its text and says that it was cut), and one that is still too long is dropped and
+//! leaves a marker. A run's outcome is its `result`
 //! line and nothing else: `subtype: "success"` comes with API errors too, and an exit status of 0 with an interrupt.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::domain::{PermissionDenial, SessionId, TaskResult};
+use crate::domain::{PermissionDenial, SessionId, TaskResult, limits};
 
-/// Bytes of a line that is still read.
+use shorten::Shortener;
+
+mod shorten;
+
+/// Bytes of a line that is kept as it is.
 pub const MAX_STREAM_LINE: usize = 8 << 20;
+/// Bytes of each string that are kept of a longer `result` line; room is left for the note that it was cut.
+const RESULT_STRING: usize = limits::MAX_RESULT_BYTES - 1024;
+/// Bytes of each string that are kept of any other longer line.
+const OTHER_STRING: usize = 4 << 10;
+/// How a `result` line begins.
+const RESULT: &[u8] = br#""type":"result""#;
+/// Bytes of a line in which its type is looked for.
+const BEGINNING: usize = 64;
 /// Characters of one progress text.
 const MAX_PROGRESS: usize = 300;
 /// Names of tools that are counted; no run has more.
@@ -67,6 +81,8 @@ impl RunResult {
 #[derive(Debug, Default)]
 pub struct StreamReader {
     line: Vec<u8>,
+    /// The line is too long to be kept as it is.
+    shortened: Option<Shortener>,
     over: bool,
     broken: u64,
     dropped: u64,
@@ -83,18 +99,38 @@ impl StreamReader {
                 _ => (part, false),
             };
             if !self.over {
-                if self.line.len() + text.len() > MAX_STREAM_LINE {
-                    self.over = true;
-                    self.line = Vec::new();
-                } else {
-                    self.line.extend_from_slice(text);
-                }
+                self.over = !self.keep(text);
             }
             if ends {
                 events.extend(self.end_line());
             }
         }
         events
+    }
+
+    /// Takes more of the line in; false if it is too long whatever is left out.
+    fn keep(&mut self, text: &[u8]) -> bool {
+        if self.shortened.is_none() && self.line.len() + text.len() > MAX_STREAM_LINE {
+            let line = std::mem::take(&mut self.line);
+            let beginning = &line[..line.len().min(BEGINNING)];
+            let most = if beginning.windows(RESULT.len()).any(|w| w == RESULT) {
+                RESULT_STRING
+            } else {
+                OTHER_STRING
+            };
+            let mut shortened = Shortener::new(most, MAX_STREAM_LINE);
+            if !line.starts_with(b"{") || !shortened.feed(&line) {
+                return false;
+            }
+            self.shortened = Some(shortened);
+        }
+        match &mut self.shortened {
+            Some(shortened) => shortened.feed(text),
+            None => {
+                self.line.extend_from_slice(text);
+                true
+            }
+        }
     }
 
     /// The event of a last line without a line break, at the stream's end.
@@ -135,11 +171,16 @@ impl StreamReader {
     }
 
     fn end_line(&mut self) -> Option<StreamEvent> {
+        let shortened = self.shortened.take();
+        let mut line = std::mem::take(&mut self.line);
         if std::mem::take(&mut self.over) {
             self.dropped += 1;
             return Some(StreamEvent::Dropped);
         }
-        let line = std::mem::take(&mut self.line);
+        let mut left_out = 0;
+        if let Some(shortened) = shortened {
+            (line, left_out) = shortened.finish();
+        }
         let text = line.trim_ascii();
         if text.is_empty() {
             return None;
@@ -147,7 +188,16 @@ impl StreamReader {
         match serde_json::from_slice::<Value>(text) {
             Ok(value) if value.is_object() => {
                 self.count_tools(&value);
-                Some(read(&value))
+                let mut event = read(&value);
+                if let StreamEvent::Result(result) = &mut event
+                    && left_out > 0
+                {
+                    result.task.truncated = true;
+                    result.task.text.push_str(&format!(
+                        "\n[cut: about {left_out} bytes more; the session's transcript on the device has them]"
+                    ));
+                }
+                Some(event)
             }
             _ => {
                 self.broken += 1;
@@ -328,6 +378,35 @@ mod tests {
         let events = reader.feed(b"\n{\"type\":\"user\"}\n");
         assert_eq!(events, [StreamEvent::Dropped, StreamEvent::Other]);
         assert_eq!(reader.dropped(), 1);
+    }
+
+    #[test]
+    fn a_result_of_twenty_megabytes_is_read_and_says_that_it_was_cut() {
+        let text = "abcdé\n".repeat(3 << 20);
+        let line = json!({"type": "result", "subtype": "success", "is_error": false, "result": text,
+            "num_turns": 3, "terminal_reason": "completed"});
+        // The order of the CLI's own fields.
+        let line = line.to_string().replacen('{', r#"{"type":"result","#, 1);
+        let mut reader = StreamReader::default();
+        let mut events = Vec::new();
+        for chunk in format!("{line}\n{{\"type\":\"user\"}}\n")
+            .as_bytes()
+            .chunks(65_536)
+        {
+            events.extend(reader.feed(chunk));
+        }
+        let [StreamEvent::Result(result), StreamEvent::Other] = events.as_slice() else {
+            panic!("{} events", events.len());
+        };
+        assert!(result.completed() && result.task.truncated);
+        assert_eq!(result.task.num_turns, Some(3));
+        let (kept, note) = result.task.text.rsplit_once('\n').unwrap();
+        assert!(
+            text.starts_with(kept) && kept.len() + 8 >= RESULT_STRING,
+            "{note}"
+        );
+        assert!(result.task.text.len() <= limits::MAX_RESULT_BYTES);
+        assert_eq!(reader.dropped(), 0);
     }
 
     #[test]

@@ -20,6 +20,7 @@ use super::memory::{AskHub, MemorySource};
 use super::projects::Projects;
 use super::status::Claude;
 use super::store::{EnvelopeRow, EnvelopeState, QueueFilter, StoreError};
+use super::uploads;
 use super::{Daemon, DaemonError, DaemonHandle, Options, Parts};
 use crate::domain::{Code, Problem, ProjectName, SessionId};
 use crate::local::{HookAnswer, HookCall};
@@ -75,7 +76,11 @@ pub async fn start(options: Options, claude_dir: PathBuf) -> Result<Whole, Daemo
         capacity: dispatcher.capacity(),
     };
     let claude = options.claude.clone();
+    let (store, http) = (daemon.store().clone(), daemon.http().clone());
     let handle = daemon.start(parts).await?;
+    let uploads = uploads::run(store, http, handle.link().status());
+    let stopped = cancel.clone();
+    tracker.spawn(async move { stopped.run_until_cancelled(uploads).await });
     Ok(Whole {
         handle,
         dispatcher,

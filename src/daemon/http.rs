@@ -23,10 +23,13 @@ use crate::domain::{AccountId, Code, DeviceId, Problem, ProjectName, SessionId};
 use super::clock;
 use super::credentials::{Credentials, CredentialsError, Enrolment};
 use super::server_events::{EventReader, ServerEvent};
+use super::store::Upload;
 use super::way::{Resolve, Way};
 
 /// How long a call may take.
 const DEADLINE: Duration = Duration::from_secs(10);
+/// How long a piece of an upload may take.
+const PIECE_DEADLINE: Duration = Duration::from_secs(60);
 /// How long a stream of events may last before it is opened anew.
 const STREAM: Duration = Duration::from_secs(24 * 3600);
 /// The longest silence of a stream: the hub's heartbeat comes every 15 s.
@@ -85,6 +88,23 @@ pub enum Fetched {
     NotModified,
     /// The hub has none.
     Missing,
+}
+
+/// Where an upload stands at the hub.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub struct Received {
+    /// Bytes that are durable there.
+    pub received: u64,
+    /// Whether that is all of it.
+    pub complete: bool,
+}
+
+/// What a call carries.
+#[derive(Debug, Clone, Copy)]
+enum Body<'a> {
+    None,
+    Json(&'a Value),
+    Text(&'a str),
 }
 
 /// The hub's HTTP API for this device.
@@ -277,7 +297,7 @@ impl HubHttp {
         });
         let url = hub.api(&["enroll"]);
         let response = self
-            .send(Method::POST, url, join, None, Some(&body))
+            .send(Method::POST, url, join, None, Body::Json(&body))
             .await?;
         let answer = read(accepted(response).await?).await?;
         let enrolled = Enrolled::deserialize(answer)
@@ -329,12 +349,37 @@ impl HubHttp {
             .call(
                 Method::POST,
                 &["memory", &session],
+                &[],
                 None,
-                None,
-                Some(memory),
+                Body::Json(memory),
             )
             .await?;
         accepted(response).await.map(drop)
+    }
+
+    /// Sends a piece of a result's text, from the byte `offset` on; an empty one asks where the upload stands.
+    ///
+    /// # Errors
+    /// When the hub cannot be asked, or does not want it.
+    pub async fn put_result(
+        &self,
+        upload: &Upload,
+        offset: u64,
+        piece: &str,
+    ) -> Result<Received, HttpError> {
+        let task = upload.task_id.to_string();
+        let query = [
+            ("attempt", upload.attempt.to_string()),
+            ("offset", offset.to_string()),
+            ("total", upload.whole.bytes.to_string()),
+            ("sha256", upload.whole.sha256.clone()),
+        ];
+        let path = ["tasks", &task, "result"];
+        let response = self
+            .call(Method::PUT, &path, &query, None, Body::Text(piece))
+            .await?;
+        let answer = read(accepted(response).await?).await?;
+        Received::deserialize(answer).map_err(|e| HttpError::BadAnswer(format!("upload: {e}")))
     }
 
     async fn fetch(
@@ -343,7 +388,10 @@ impl HubHttp {
         project: Option<&ProjectName>,
         etag: Option<&str>,
     ) -> Result<Fetched, HttpError> {
-        let response = self.call(Method::GET, path, project, etag, None).await?;
+        let query = project.map(|p| ("project", p.to_string()));
+        let response = self
+            .call(Method::GET, path, query.as_slice(), etag, Body::None)
+            .await?;
         if response.status() == StatusCode::NOT_MODIFIED {
             return Ok(Fetched::NotModified);
         }
@@ -364,16 +412,15 @@ impl HubHttp {
         &self,
         method: Method,
         path: &[&str],
-        project: Option<&ProjectName>,
+        query: &[(&str, String)],
         etag: Option<&str>,
-        body: Option<&Value>,
+        body: Body<'_>,
     ) -> Result<Response, HttpError> {
         let credentials = Credentials::load(&self.credentials)?.ok_or(HttpError::NotEnrolled)?;
         let hub = self.hub.as_ref().unwrap_or(&credentials.enrolment.hub);
         let mut url = hub.api(path);
-        if let Some(project) = project {
-            url.query_pairs_mut()
-                .append_pair("project", project.as_str());
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
         }
         let mut offset_ms = 0;
         loop {
@@ -407,14 +454,22 @@ impl HubHttp {
         url: Url,
         token: &Token,
         etag: Option<&str>,
-        body: Option<&Value>,
+        body: Body<'_>,
     ) -> Result<Response, HttpError> {
         let mut request = self.client.request(method, url).bearer_auth(token.expose());
         if let Some(etag) = etag {
             request = request.header(header::IF_NONE_MATCH, etag);
         }
-        if let Some(body) = body {
-            request = request.json(body);
+        match body {
+            Body::None => {}
+            Body::Json(value) => request = request.json(value),
+            Body::Text(text) => {
+                let kind = header::HeaderValue::from_static("text/plain; charset=utf-8");
+                request = request
+                    .header(header::CONTENT_TYPE, kind)
+                    .timeout(PIECE_DEADLINE)
+                    .body(text.to_owned());
+            }
         }
         send(&self.way, &self.client, request).await
     }

@@ -33,6 +33,7 @@ pub mod server_events;
 pub mod status;
 pub mod store;
 pub mod tls;
+mod uploads;
 pub mod way;
 
 pub use handle::{Daemon, DaemonError, DaemonHandle, Options, Parts};

@@ -1,5 +1,6 @@
 //! A hub that does what a test tells it: takes connections, shows their frames, says any frame.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -7,11 +8,11 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::State;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
+use axum::extract::{Path as InPath, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, put};
 use axum::serve::Listener;
 use remote_collab::daemon::credentials::{Credentials, Enrolment};
 use remote_collab::domain::{
@@ -21,7 +22,7 @@ use remote_collab::wire::{
     DeviceFrame, Hello, HubFrame, Resume, SUBPROTOCOL, Welcome, decode, encode,
 };
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 /// The deadline of every wait in these tests.
@@ -35,7 +36,19 @@ pub(crate) enum Refusal {
     Edge(StatusCode),
 }
 
+/// The results that devices upload, kept as the scheme says.
+#[derive(Debug, Default)]
+pub(crate) struct Uploads {
+    /// By task: the bytes so far and whether they are all.
+    pub(crate) texts: BTreeMap<String, (Vec<u8>, bool)>,
+    /// Pieces that were taken.
+    pub(crate) pieces: usize,
+    /// What to answer instead.
+    pub(crate) refusal: Option<Problem>,
+}
+
 struct Shared {
+    uploads: watch::Sender<Uploads>,
     refusals: Mutex<Vec<Refusal>>,
     connections: mpsc::UnboundedSender<Connection>,
     tokens: Mutex<Vec<String>>,
@@ -67,12 +80,14 @@ impl FakeHub {
     {
         let (connections, accepted) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {
+            uploads: watch::channel(Uploads::default()).0,
             refusals: Mutex::default(),
             connections,
             tokens: Mutex::default(),
         });
         let app = Router::new()
             .route("/connect", get(connect))
+            .route("/tasks/{id}/result", put(upload))
             .with_state(Arc::clone(&shared));
         tokio::spawn(async move { axum::serve(listener, app).await });
         Self {
@@ -86,6 +101,11 @@ impl FakeHub {
     pub(crate) fn refuse(&self, mut refusals: Vec<Refusal>) {
         refusals.reverse();
         *self.shared.refusals.lock().unwrap() = refusals;
+    }
+
+    /// The uploads, as they change.
+    pub(crate) fn uploads(&self) -> &watch::Sender<Uploads> {
+        &self.shared.uploads
     }
 
     /// The bearer tokens seen so far.
@@ -133,6 +153,42 @@ impl FakeHub {
     }
 }
 
+async fn upload(
+    State(shared): State<Arc<Shared>>,
+    InPath(id): InPath<String>,
+    Query(query): Query<BTreeMap<String, String>>,
+    body: String,
+) -> Response {
+    let number = |key: &str| query[key].parse::<usize>().unwrap();
+    let (offset, total) = (number("offset"), number("total"));
+    assert_eq!((number("attempt"), query["sha256"].len()), (1, 64));
+    let mut answer = None;
+    shared.uploads.send_modify(|uploads| {
+        if let Some(problem) = &uploads.refusal {
+            answer = Some(refused(problem));
+            return;
+        }
+        let (text, complete) = uploads.texts.entry(id).or_default();
+        if offset == text.len() && !body.is_empty() {
+            text.extend_from_slice(body.as_bytes());
+            *complete = text.len() == total;
+            uploads.pieces += 1;
+        }
+        let stands =
+            serde_json::json!({"received": text.len(), "total": total, "complete": complete});
+        answer = Some(axum::Json(stands).into_response());
+    });
+    answer.unwrap()
+}
+
+fn refused(problem: &Problem) -> Response {
+    let mut response = Response::new(Body::from(serde_json::to_vec(problem).unwrap()));
+    *response.status_mut() = StatusCode::from_u16(problem.status).unwrap();
+    let kind = header::HeaderValue::from_static("application/problem+json");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
 async fn connect(
     State(shared): State<Arc<Shared>>,
     headers: HeaderMap,
@@ -142,13 +198,7 @@ async fn connect(
     shared.tokens.lock().unwrap().push(bearer.to_owned());
     let refusal = shared.refusals.lock().unwrap().pop();
     match refusal {
-        Some(Refusal::Problem(problem)) => {
-            let mut response = Response::new(Body::from(serde_json::to_vec(&problem).unwrap()));
-            *response.status_mut() = StatusCode::from_u16(problem.status).unwrap();
-            let kind = header::HeaderValue::from_static("application/problem+json");
-            response.headers_mut().insert(header::CONTENT_TYPE, kind);
-            response
-        }
+        Some(Refusal::Problem(problem)) => refused(&problem),
         Some(Refusal::Edge(status)) => status.into_response(),
         None => upgrade
             .protocols([SUBPROTOCOL])

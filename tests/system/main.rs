@@ -35,6 +35,12 @@ mod link_wake;
 mod no_secrets;
 #[cfg(target_os = "linux")]
 mod proxies;
+#[cfg(target_os = "linux")]
+mod run_bed;
+#[cfg(target_os = "linux")]
+mod runs_called_off;
+#[cfg(target_os = "linux")]
+mod runs_reported;
 mod settings_file;
 #[cfg(target_os = "linux")]
 mod soak;

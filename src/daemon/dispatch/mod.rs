@@ -24,6 +24,7 @@ mod mail;
 mod planning;
 mod recover;
 pub(crate) mod registry;
+mod result_size;
 mod run_end;
 mod runs;
 #[cfg(test)]

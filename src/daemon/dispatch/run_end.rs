@@ -4,16 +4,17 @@ use uuid::Uuid;
 
 use super::brain::Brain;
 use super::planning::reports;
+use super::result_size;
+use crate::auth::crypto::sha256;
 use crate::daemon::clock;
-use crate::daemon::store::{Change, EnvelopeRow, NewReport};
+use crate::daemon::store::{Change, EnvelopeRow, NewReport, NewUpload};
 use crate::delivery::{Block, Reason};
 use crate::domain::{
     EnvelopeId, EnvelopeKind, Reply, ReportBody, Stage, TaskResult, TaskState, TaskStatus, WallMs,
+    WholeText,
 };
 use crate::trigger::{self, Ended, RunError};
 
-/// A run's result text at most, bytes: it has to fit into a frame.
-const RESULT_BYTES: usize = 256 << 10;
 /// The first wait after a failure that says nothing about the task (overload, login), ms; it doubles.
 const BLOCK_MS: i64 = 30_000;
 /// The longest such wait, ms.
@@ -29,7 +30,7 @@ impl Brain {
         };
         self.replan();
         let now = clock::wall();
-        let (mut state, mut result, read) = match &ended {
+        let (mut state, result, read) = match &ended {
             Ok(ended) => {
                 let outcome = trigger::outcome(&ended.observed());
                 (outcome.state, outcome.result, true)
@@ -45,13 +46,6 @@ impl Brain {
                 (error.task_state(), result, false)
             }
         };
-        if result.text.len() > RESULT_BYTES {
-            let end = (0..=RESULT_BYTES)
-                .rev()
-                .find(|i| result.text.is_char_boundary(*i));
-            result.text.truncate(end.unwrap_or(0));
-            result.truncated = true;
-        }
         if state.status == TaskStatus::Blocked {
             self.blocked(&mut state, now);
             self.give_back(id, &state, now).await;
@@ -67,6 +61,7 @@ impl Brain {
         let mut row = active.row;
         row.finished = true;
         row.state = "ended".to_owned();
+        let (task_id, attempt) = (row.task_id, row.attempt);
         let mut changes = vec![Change::UpdateRun(row)];
         if ended.as_ref().is_ok_and(Ended::was_answered) {
             changes.extend(reports(id, Some(&Stage::Seen), None, now));
@@ -74,15 +69,60 @@ impl Brain {
         if active.message {
             changes.extend(self.message_end(id, &state, &result, now));
         } else {
-            let report = NewReport::new(id.0, now, ReportBody::Result(result));
-            changes.push(Change::Report(report));
-            changes.extend(reports(id, Some(&end_stage(&state)), Some(&state), now));
+            changes.extend(
+                self.task_end(id, (task_id, attempt), &state, result, now)
+                    .await,
+            );
         }
         changes.push(Change::Finish(id));
         tracing::info!(%id, project = %active.project, status = ?state.status, "a run ended");
         if self.apply_surely(changes).await {
             self.mail.remove(&id);
         }
+    }
+
+    /// The reports of a task's end, in order: what came of it, then how it ended. Where the whole text does not fit into a
+    /// frame they wait until it is at the hub.
+    async fn task_end(
+        &self,
+        id: EnvelopeId,
+        (task_id, attempt): (EnvelopeId, u32),
+        state: &TaskState,
+        result: TaskResult,
+        now: WallMs,
+    ) -> Vec<Change> {
+        let row = self.parts.store.envelope(id).await;
+        if row.is_ok_and(|row| row.is_some_and(|row| row.local)) {
+            // Never in a frame: read here, and whole.
+            let told = NewReport::new(id.0, now, ReportBody::Result(result));
+            let mut changes = vec![Change::Report(told)];
+            changes.extend(reports(id, Some(&end_stage(state)), Some(state), now));
+            return changes;
+        }
+        let (mut result, whole) = result_size::for_report(result);
+        result.whole = whole.as_deref().map(|text| WholeText {
+            bytes: text.len() as u64,
+            sha256: hex(&sha256(text.as_bytes())),
+        });
+        let named = result.whole.clone();
+        let told = NewReport::new(id.0, now, ReportBody::Result(result));
+        let mut changes = vec![Change::Report(told)];
+        changes.extend(reports(id, Some(&end_stage(state)), Some(state), now));
+        let (Some(text), Some(whole)) = (whole, named) else {
+            return changes;
+        };
+        let reports = changes.into_iter().filter_map(|c| match c {
+            Change::Report(report) => Some(report),
+            _ => None,
+        });
+        vec![Change::Upload(NewUpload {
+            envelope: id,
+            task_id,
+            attempt,
+            text,
+            whole,
+            reports: reports.collect(),
+        })]
     }
 
     /// Ends what killed the daemon at each of its starts: it is not started again by itself.
@@ -135,7 +175,7 @@ impl Brain {
             return reports(id, Some(&Stage::Undeliverable { reason }), None, now);
         }
         let reply = Reply {
-            content: result.text.clone(),
+            content: result_size::cut(result.text.clone()),
             session_id: result.session_id,
             at: now,
             id: EnvelopeId(Uuid::now_v7()),
@@ -198,4 +238,11 @@ pub(super) fn end_stage(state: &TaskState) -> Stage {
         TaskStatus::Cancelled => Stage::Cancelled,
         _ => Stage::Done,
     }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, b| {
+        text.push_str(&format!("{b:02x}"));
+        text
+    })
 }

@@ -319,6 +319,93 @@ async fn what_has_happened_is_kept_until_the_store_takes_it() {
     assert!(b.brain.mail.is_empty());
 }
 
+/// An envelope off the link.
+async fn off_the_link(b: &Bed, seq: u64, envelope: Envelope) {
+    let cursor = crate::domain::Cursor {
+        epoch: crate::domain::Epoch::from_u128(1),
+        seq: crate::domain::Seq(seq),
+    };
+    b.store.store_envelope(cursor, envelope).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_run_that_was_called_off_as_its_daemon_died_ends_cancelled_and_starts_no_more() {
+    for pid in [None, Some(u32::MAX - 7)] {
+        let b = bed("").await;
+        let id = EnvelopeId::from_u128(2);
+        off_the_link(&b, 1, mail(2, EnvelopeKind::Task, to_shop())).await;
+        let run = crate::daemon::store::RunRow {
+            envelope: id,
+            task_id: id,
+            attempt: 1,
+            pid,
+            proc_start: pid.map(u64::from),
+            session_id: None,
+            started_at: WallMs(1),
+            state: "running".into(),
+            finished: false,
+            detail: json!({}),
+        };
+        b.store.start_run(run, vec![]).await.unwrap();
+        let mut cancel = mail(9, EnvelopeKind::Cancel, to_shop());
+        cancel.body = json!({"task_id": id});
+        off_the_link(&b, 2, cancel).await;
+        let (brain, _rx) = load(b.brain.parts.clone()).await;
+        assert!(brain.mail.is_empty());
+        let told = b.store.reports_after(0, 100).await.unwrap();
+        let of = |id: EnvelopeId, kind| {
+            let of = told.iter().filter(move |r| r.id == id.0 && r.kind == kind);
+            of.map(|r| r.body.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(of(id, ReportKind::Status)[0]["status"], "cancelled");
+        assert_eq!(
+            of(EnvelopeId::from_u128(9), ReportKind::Receipt)[0]["stage"],
+            "done"
+        );
+        assert!(b.store.unfinished_runs().await.unwrap().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_task_called_off_in_a_live_session_ends_at_once_and_the_session_is_told() {
+    let mut b = bed("").await;
+    b.prompt(1).await;
+    off_the_link(&b, 1, mail(2, EnvelopeKind::Task, to_session(1))).await;
+    off_the_link(&b, 2, mail(3, EnvelopeKind::Message, to_session(1))).await;
+    b.brain.refresh().await.unwrap();
+    let text = b.prompt(1).await.unwrap().to_string();
+    assert!(text.contains("do it") && text.contains("hello"), "{text}");
+    let mut cancel = mail(9, EnvelopeKind::Cancel, to_shop());
+    cancel.body = json!({"task_id": EnvelopeId::from_u128(2)});
+    off_the_link(&b, 3, cancel).await;
+    b.brain.refresh().await.unwrap();
+    // What the daemon posts itself comes with the queue's next change.
+    b.brain.refresh().await.unwrap();
+    let told = b.store.reports_after(0, 100).await.unwrap();
+    let ends: Vec<_> = told
+        .iter()
+        .filter(|r| r.id == EnvelopeId::from_u128(2).0)
+        .filter(|r| r.body["stage"] == "cancelled" || r.body["status"] == "cancelled")
+        .collect();
+    assert_eq!(ends.len(), 2);
+    assert_eq!(
+        ends[0].body["evidence"]["handed_over"], true,
+        "the receipt comes first"
+    );
+    // The message of the same claim goes its way; the session hears of the task at its next boundary.
+    assert_eq!(b.brain.claims.len(), 1);
+    let tool = json!({"hook_event_name": "PostToolUse", "tool_name": "Bash", "tool_input": {}, "tool_response": {}});
+    let text = b.hook(1, tool).await.unwrap().to_string();
+    assert!(
+        text.contains("called off") && text.contains("do it"),
+        "{text}"
+    );
+    let stop = json!({"hook_event_name": "Stop", "last_assistant_message": "I did it."});
+    b.hook(1, stop).await;
+    let results = b.store.reports_after(0, 100).await.unwrap();
+    assert!(results.iter().all(|r| r.kind != ReportKind::Result));
+}
+
 /// A store that takes nothing.
 fn closed_store(dir: &tempfile::TempDir) -> Store {
     let store = Store::open(&dir.path().join("other.db")).unwrap();

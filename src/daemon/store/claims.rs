@@ -8,7 +8,7 @@ use super::codec::{int, json, word};
 use super::error::StoreError;
 use super::rows::{Change, ClaimRow, EnvelopeState, NewReport};
 use super::sqlite::{Param, Row, Tx};
-use super::{call_off, envelopes, outbox, sessions};
+use super::{call_off, envelopes, outbox, sessions, uploads};
 
 /// How long terminal envelopes and closed claims can still be looked at.
 const LOOKED_AT_MS: i64 = 24 * 3600 * 1000;
@@ -48,6 +48,7 @@ pub(super) fn apply(tx: &Tx<'_>, changes: &[Change], now: WallMs) -> Result<(), 
                 envelopes::count_start(tx, *id, -1)?;
             }
             Change::LoseRun(id) => sessions::forget_run(tx, *id)?,
+            Change::Upload(new) => uploads::begin(tx, new, now)?,
             Change::Post(envelope) => drop(envelopes::store_local(tx, envelope, now)?),
         }
     }
@@ -72,10 +73,12 @@ fn requeue(tx: &Tx<'_>, id: EnvelopeId, hold: Option<&str>, now: WallMs) -> Resu
 fn finals(changes: &[Change], id: EnvelopeId) -> Vec<&NewReport> {
     changes
         .iter()
-        .filter_map(|c| match c {
-            Change::Report(r) if r.id == id.0 => Some(r),
-            _ => None,
+        .flat_map(|c| match c {
+            Change::Report(r) => std::slice::from_ref(r),
+            Change::Upload(u) => u.reports.as_slice(),
+            _ => &[],
         })
+        .filter(|r| r.id == id.0)
         .collect()
 }
 

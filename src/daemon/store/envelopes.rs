@@ -206,7 +206,8 @@ fn tell_again(tx: &Tx<'_>, id: EnvelopeId) -> Result<(), StoreError> {
     let id = id.to_string();
     let last = tx.row(
         "SELECT final FROM seen_ids WHERE id = ?1 AND final IS NOT NULL
-           AND NOT EXISTS (SELECT 1 FROM outbox WHERE id = ?1)",
+           AND NOT EXISTS (SELECT 1 FROM outbox WHERE id = ?1)
+           AND NOT EXISTS (SELECT 1 FROM uploads WHERE envelope = ?1 AND reports IS NOT NULL)",
         &[&id],
         |r| r.json::<Vec<(String, i64, serde_json::Value)>>(0),
     )?;

@@ -38,6 +38,7 @@ mod sessions;
 mod sqlite;
 #[cfg(test)]
 mod tests;
+mod uploads;
 mod writer;
 
 use std::path::Path;
@@ -52,8 +53,8 @@ use crate::wire::RejectedReport;
 
 pub use error::StoreError;
 pub use rows::{
-    Change, ClaimRow, EnvelopeRow, EnvelopeState, Incoming, NewReport, Position, QueueCounts,
-    QueueFilter, RunRow, SessionRow, StoreInfo, Stored,
+    Change, ClaimRow, EnvelopeRow, EnvelopeState, Incoming, NewReport, NewUpload, Position,
+    QueueCounts, QueueFilter, RunRow, SessionRow, StoreInfo, Stored, Upload,
 };
 
 use sqlite::{Db, Tx};
@@ -382,6 +383,22 @@ impl Store {
         let mut changes = vec![Change::UpdateRun(run)];
         changes.extend(reports.into_iter().map(Change::Report));
         self.apply(changes).await
+    }
+
+    /// Lets the reports go that wait for this upload, which goes on.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub async fn release_upload(&self, id: EnvelopeId) -> Result<(), StoreError> {
+        self.job(true, move |tx| uploads::release(tx, id)).await
+    }
+
+    /// Forgets an upload that is done or never will be; the reports that wait for it go with that.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub async fn end_upload(&self, id: EnvelopeId) -> Result<(), StoreError> {
+        self.job(true, move |tx| uploads::end(tx, id)).await
     }
 
     /// Deletes a bounded part of what is past its keeping time at `now`; gives whether there is more.

@@ -2,7 +2,7 @@
 
 use super::{
     ClaimRow, EnvelopeRow, Position, QueueCounts, QueueFilter, RunRow, SessionRow, Store,
-    StoreError, call_off, claims, envelopes, outbox, sessions,
+    StoreError, Upload, call_off, claims, envelopes, outbox, sessions, uploads,
 };
 use crate::domain::{
     ClaimId, Cursor, Envelope, EnvelopeId, ProjectName, Report, SessionId, WallMs,
@@ -187,5 +187,26 @@ impl Store {
             envelopes::get(tx, id)?.map_or(Ok(false), |row| call_off::is_off(tx, &row.envelope))
         })
         .await
+    }
+
+    /// Results that are to be uploaded, oldest first.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub async fn uploads(&self) -> Result<Vec<Upload>, StoreError> {
+        self.job(false, uploads::list).await
+    }
+
+    /// A piece of such a text from the byte `offset` on; `None` where it ends, or within a character.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub async fn upload_piece(
+        &self,
+        id: EnvelopeId,
+        offset: u64,
+    ) -> Result<Option<String>, StoreError> {
+        self.job(false, move |tx| uploads::piece(tx, id, offset))
+            .await
     }
 }

@@ -8,6 +8,7 @@ use uuid::Uuid;
 use crate::domain::{
     Activity, ClaimId, Cursor, Door, Envelope, EnvelopeId, EnvelopeKind, InstanceId, Priority,
     ProjectName, Receipt, Report, ReportBody, ReportKind, SessionId, SessionInfo, WallMs,
+    WholeText,
 };
 
 /// What the file is, fixed at its birth.
@@ -228,6 +229,38 @@ pub struct RunRow {
     pub detail: Value,
 }
 
+/// A text that is too long for a report, to be uploaded.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewUpload {
+    /// The envelope of the attempt.
+    pub envelope: EnvelopeId,
+    /// Its task.
+    pub task_id: EnvelopeId,
+    /// Which attempt.
+    pub attempt: u32,
+    /// The text.
+    pub text: String,
+    /// Its length and hash.
+    pub whole: WholeText,
+    /// The reports that wait for it, in order.
+    pub reports: Vec<NewReport>,
+}
+
+/// An upload under way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Upload {
+    /// The envelope of the attempt.
+    pub envelope: EnvelopeId,
+    /// Its task.
+    pub task_id: EnvelopeId,
+    /// Which attempt.
+    pub attempt: u32,
+    /// The text's length and hash.
+    pub whole: WholeText,
+    /// When it was begun, Unix ms.
+    pub at: WallMs,
+}
+
 /// One step of a transaction, see [`super::Store::apply`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
@@ -267,6 +300,8 @@ pub enum Change {
     ForgetRun(EnvelopeId),
     /// As `ForgetRun`, for a run that the daemon died with: its start counts ([`EnvelopeRow::starts`]).
     LoseRun(EnvelopeId),
+    /// Keep a text for upload, and its reports until it is up; with no room for it they are appended at once without it.
+    Upload(NewUpload),
     /// Post an envelope of our own, as through the local API.
     Post(Envelope),
 }
