@@ -353,6 +353,15 @@ impl HubKeys {
         Ok(())
     }
 
+    /// The files of the keys, by name, for a backup.
+    #[must_use]
+    pub(crate) fn export(&self) -> Vec<(String, Vec<u8>)> {
+        let files = self.pairs.iter().zip(1_u32..);
+        files
+            .map(|(pair, n)| (format!("{n:06}.pem"), pair.to_pem().into_bytes()))
+            .collect()
+    }
+
     /// The public keys, newest first.
     pub fn publics(&self) -> impl Iterator<Item = &PublicKey> {
         self.pairs.iter().rev().map(|p| &p.public)

@@ -1,7 +1,7 @@
 //! `hub …`: run a hub, and what its owner does beside or without a running one.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -37,9 +37,19 @@ pub(super) enum HubCommand {
     /// List and revoke devices
     #[command(subcommand)]
     Devices(DevicesCommand),
-    /// Change the signing keys
+    /// List the projects of the devices
+    #[command(subcommand)]
+    Projects(ProjectsCommand),
+    /// Make, list and delete accounts: tenants that do not see each other
+    #[command(subcommand)]
+    Account(AccountCommand),
+    /// List and change the signing keys
     #[command(subcommand)]
     Keys(KeysCommand),
+    /// Write store and signing keys into one file; the hub may run meanwhile
+    Backup(BackupArgs),
+    /// Make this hub the one of a backup; the hub has to be stopped
+    Restore(RestoreArgs),
 }
 
 #[derive(Debug, Args)]
@@ -155,7 +165,46 @@ pub(super) enum DevicesCommand {
 }
 
 #[derive(Debug, Subcommand)]
+pub(super) enum ProjectsCommand {
+    /// List the projects that the devices enabled
+    List(AccountArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum AccountCommand {
+    /// Make an account
+    Create(AccountName),
+    /// List the accounts
+    List,
+    /// Delete an account with its devices, tokens, tasks, messages and memory, for good
+    Delete(AccountName),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct AccountName {
+    /// Its name
+    name: AccountId,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct BackupArgs {
+    /// The file to write, with mode 0600
+    file: PathBuf,
+    /// Overwrite the file if it exists
+    #[arg(long)]
+    force: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct RestoreArgs {
+    /// The file that `hub backup` wrote
+    file: PathBuf,
+}
+
+#[derive(Debug, Subcommand)]
 pub(super) enum KeysCommand {
+    /// List the signing keys, newest first
+    List,
     /// Sign with a new key from now on; tokens of older keys stay valid
     Rotate,
 }
@@ -180,6 +229,22 @@ pub(super) fn run(global: &Global, command: HubCommand) -> Result<Exit, Failure>
             account: n.account.account,
             device: n.which,
         },
+        HubCommand::Projects(ProjectsCommand::List(a)) => {
+            AdminCall::ListProjects { account: a.account }
+        }
+        HubCommand::Account(AccountCommand::Create(a)) => {
+            AdminCall::CreateAccount { account: a.name }
+        }
+        HubCommand::Account(AccountCommand::List) => AdminCall::ListAccounts,
+        HubCommand::Account(AccountCommand::Delete(a)) => {
+            AdminCall::DeleteAccount { account: a.name }
+        }
+        HubCommand::Backup(args) => AdminCall::Backup {
+            file: absolute(&args.file)?,
+            force: args.force,
+        },
+        HubCommand::Restore(args) => return restore(global, &args),
+        HubCommand::Keys(KeysCommand::List) => AdminCall::ListKeys,
         HubCommand::Keys(KeysCommand::Rotate) => AdminCall::RotateKeys,
     };
     let places = global.places()?;
@@ -216,7 +281,11 @@ fn show(global: &Global, call: &AdminCall, answer: &Value) -> Result<(), Failure
         AdminCall::CreateToken { .. } | AdminCall::CreateJoin { .. } => {
             say(answer["token"].as_str().unwrap_or_default())
         }
-        AdminCall::ListTokens { .. } | AdminCall::ListDevices { .. } => {
+        AdminCall::ListTokens { .. }
+        | AdminCall::ListDevices { .. }
+        | AdminCall::ListProjects { .. }
+        | AdminCall::ListAccounts
+        | AdminCall::ListKeys => {
             let lists = answer.as_object().into_iter().flat_map(|o| o.values());
             for item in lists.filter_map(Value::as_array).flatten() {
                 let fields = item
@@ -233,7 +302,60 @@ fn show(global: &Global, call: &AdminCall, answer: &Value) -> Result<(), Failure
         }
         AdminCall::RevokeDevice { device, .. } => say(format_args!("revoked `{device}`")),
         AdminCall::RotateKeys => say("a new key signs from now on"),
+        AdminCall::CreateAccount { account } => say(format_args!("made the account `{account}`")),
+        AdminCall::DeleteAccount { account } => say(format_args!(
+            "deleted the account `{account}`: {} device(s), {} token(s), {} record(s)",
+            answer["devices"], answer["tokens"], answer["records"]
+        )),
+        AdminCall::Backup { file, .. } => say(format_args!(
+            "wrote {} ({} bytes): {}\nIt holds the signing keys: whoever reads it can be this hub.",
+            file.display(),
+            answer["bytes"],
+            holds(answer)
+        )),
     }
+}
+
+/// What a backup holds, for people.
+fn holds(answer: &Value) -> String {
+    format!(
+        "{}, {} device(s), {} task(s) and message(s), {} signing key(s)",
+        answer["hub_id"].as_str().unwrap_or_default(),
+        answer["devices"],
+        answer["items"],
+        answer["keys"]
+    )
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, Failure> {
+    std::path::absolute(path).map_err(|e| Failure::of("no such path", &e).exit(Exit::Usage))
+}
+
+fn restore(global: &Global, args: &RestoreArgs) -> Result<Exit, Failure> {
+    let (places, file) = (global.places()?, absolute(&args.file)?);
+    let answer = hub::restore(places.root(), &file).map_err(|e| {
+        let failure = Failure::of("nothing was restored", &e);
+        match e {
+            HubError::Held { .. } => {
+                failure.hint("stop the hub first, then restore, then start it again")
+            }
+            _ => failure,
+        }
+    })?;
+    if global.json {
+        say(&answer)?;
+        return Ok(Exit::Ok);
+    }
+    let made_at = answer["made_at"].as_i64().unwrap_or(0);
+    say(format_args!(
+        "restored what stood here at {}: {}",
+        utc(WallMs(made_at)),
+        holds(&answer)
+    ))?;
+    if let Some(replaced) = answer["replaced"].as_str() {
+        say(format_args!("what stood here before is in {replaced}"))?;
+    }
+    Ok(Exit::Ok)
 }
 
 /// A field's value for people: times as dates, texts bare.
@@ -272,9 +394,16 @@ pub(super) fn failure(e: AdminError) -> Failure {
 
 /// The failure of a hub that does not start.
 pub(super) fn start_failure(e: &HubError) -> Failure {
-    let failure = Failure::of("the hub did not start", e);
+    let what = match e {
+        HubError::NoStore { .. } => "there is nothing to look at",
+        _ => "the hub did not start",
+    };
+    let failure = Failure::of(what, e);
     match e {
         HubError::Insecure { .. } | HubError::Tls(_) => failure.exit(Exit::Usage),
+        HubError::NoStore { .. } => failure
+            .exit(Exit::Usage)
+            .hint("check --data-dir; `remote-collab hub serve` makes a hub there"),
         _ => failure,
     }
 }

@@ -1,4 +1,4 @@
-//! What the hub's owner does: tokens, join tokens, devices, keys.
+//! What the hub's owner does: tokens, join tokens, accounts, devices, projects, keys, backups.
 //!
 //! Beside a running hub a call goes through `<data-dir>/hub/admin.sock` (0600, and the peer must be the same user): one
 //! JSON line there, one back. When no hub runs, the caller takes the store's lock and does the same itself. Either way
@@ -12,24 +12,29 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
-use super::api::directory::{device_page, revoke_device};
+use super::accounts::call_back;
+use super::api::directory::{device_page, project_page, revoke_device};
 use super::clock::wall;
 use super::lock::{Home, admin_socket};
 use super::problem::{ApiError, ApiResult};
 use super::records::{self, TokenRecord, put};
 use super::state::Hub;
-use super::store::{Commit, Expect, Op};
+use super::store::{Commit, Expect};
 use super::{HubConfig, HubError, open_hub};
 use crate::auth::{Grant, Scope, mint_producer};
 use crate::domain::{AccountId, Code, Problem, Trust};
 
 /// Longest line either way, bytes.
 const MAX_LINE: u64 = 1 << 20;
-/// Time for one call.
+/// Time for one call, and for one that goes through the whole store.
 const DEADLINE: Duration = Duration::from_secs(15);
+const LONG: Duration = Duration::from_secs(15 * 60);
+/// How long a folder is waited for that another process holds: a hub that starts or stops, another call.
+const HELD: Duration = Duration::from_secs(5);
+const HELD_STEP: Duration = Duration::from_millis(50);
 /// Longest life of a token, seconds: ten years.
 const MAX_TTL_S: i64 = 10 * 366 * 24 * 3600;
 
@@ -69,6 +74,18 @@ pub enum AdminCall {
         /// Its `jti` or name.
         token: String,
     },
+    /// Make an account → `{account, created_at}`.
+    CreateAccount {
+        /// Its name.
+        account: AccountId,
+    },
+    /// The accounts → `{accounts: [{account, created_at, devices, tokens, deleting}]}`.
+    ListAccounts,
+    /// Delete an account with everything in it → `{account, devices, tokens, records}`.
+    DeleteAccount {
+        /// Its name.
+        account: AccountId,
+    },
     /// The enrolled devices → `{devices: […]}`.
     ListDevices {
         /// Of which account.
@@ -81,8 +98,51 @@ pub enum AdminCall {
         /// Its id.
         device: String,
     },
+    /// The projects of the devices → `{projects: […]}`.
+    ListProjects {
+        /// Of which account.
+        account: AccountId,
+    },
+    /// Write a backup of store and keys → `{file, bytes, hub_id, made_at, devices, items, envelopes, keys}`.
+    Backup {
+        /// Its absolute path.
+        file: std::path::PathBuf,
+        /// Whether it may replace a file.
+        force: bool,
+    },
     /// Add a signing key; older ones go on verifying → `{keys: n}`.
     RotateKeys,
+    /// The signing keys, newest first → `{keys: [{kid, signs}]}`.
+    ListKeys,
+}
+
+impl AdminCall {
+    /// Whether the call only looks: then it makes no hub where there is none.
+    const fn only_looks(&self) -> bool {
+        match self {
+            Self::ListTokens { .. }
+            | Self::ListAccounts
+            | Self::ListDevices { .. }
+            | Self::ListProjects { .. }
+            | Self::ListKeys
+            | Self::RevokeToken { .. }
+            | Self::RevokeDevice { .. }
+            | Self::DeleteAccount { .. }
+            | Self::Backup { .. } => true,
+            Self::CreateToken { .. }
+            | Self::CreateJoin { .. }
+            | Self::CreateAccount { .. }
+            | Self::RotateKeys => false,
+        }
+    }
+
+    /// Time to carry it out.
+    const fn deadline(&self) -> Duration {
+        match self {
+            Self::Backup { .. } | Self::DeleteAccount { .. } => LONG,
+            _ => DEADLINE,
+        }
+    }
 }
 
 /// Why a call was not carried out.
@@ -106,26 +166,49 @@ enum Reply {
     Problem(Box<Problem>),
 }
 
-/// Carries out a call beside or without a running hub.
+/// Carries out a call beside or without a running hub. A hub that starts or stops meanwhile, and another call that holds
+/// the folder, are waited for a little.
 ///
 /// # Errors
 /// When the call is refused, the store cannot be opened, or the running hub does not answer.
 pub async fn call(data_dir: &Path, call: &AdminCall) -> Result<Value, AdminError> {
-    let socket = admin_socket(&data_dir.join("hub"));
-    match UnixStream::connect(&socket).await {
-        Ok(stream) => match timeout(DEADLINE, ask(stream, call)).await {
-            Ok(Ok(Reply::Ok(v))) => Ok(v),
-            Ok(Ok(Reply::Problem(p))) => Err(AdminError::Refused(p)),
-            Ok(Err(e)) => Err(AdminError::Socket(e.to_string())),
-            Err(_) => Err(AdminError::Socket("time is up".to_owned())),
-        },
-        Err(_) => {
-            let home = Home::open(data_dir)?;
-            let hub = open_hub(&home, &HubConfig::local(data_dir)).await?;
-            let result = hub.admin(call).await;
-            hub.store.close().await;
-            result.map_err(|e| AdminError::Refused(e.0))
+    let dir = data_dir.join("hub");
+    let socket = admin_socket(&dir);
+    let until = Instant::now() + HELD;
+    loop {
+        match UnixStream::connect(&socket).await {
+            Ok(stream) => return beside(stream, call).await,
+            Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+                return Err(AdminError::Socket(e.to_string()));
+            }
+            Err(_) => {}
         }
+        // A restore that was cut off has no store in its place yet: opening the folder finishes it.
+        let there = dir.join("hub.db").exists() || dir.join("restoring").exists();
+        if call.only_looks() && !there {
+            return Err(HubError::NoStore { path: dir }.into());
+        }
+        match Home::open(data_dir) {
+            Err(HubError::Held { .. }) if Instant::now() < until => {
+                tokio::time::sleep(HELD_STEP).await;
+            }
+            Err(e) => return Err(e.into()),
+            Ok(home) => {
+                let hub = open_hub(&home, &HubConfig::local(data_dir)).await?;
+                let result = hub.admin(call).await;
+                hub.store.close().await;
+                return result.map_err(|e| AdminError::Refused(e.0));
+            }
+        }
+    }
+}
+
+async fn beside(stream: UnixStream, call: &AdminCall) -> Result<Value, AdminError> {
+    match timeout(call.deadline(), ask(stream, call)).await {
+        Ok(Ok(Reply::Ok(v))) => Ok(v),
+        Ok(Ok(Reply::Problem(p))) => Err(AdminError::Refused(p)),
+        Ok(Err(e)) => Err(AdminError::Socket(e.to_string())),
+        Err(_) => Err(AdminError::Socket("time is up".to_owned())),
     }
 }
 
@@ -165,10 +248,7 @@ pub(super) async fn serve(hub: Arc<Hub>, listener: UnixListener) {
                 let hub = Arc::clone(&hub);
                 let tracker = hub.sockets.clone();
                 tracker.spawn(async move {
-                    if let Ok(Err(e)) | Err(e) = timeout(DEADLINE, answer(&hub, stream))
-                        .await
-                        .map_err(std::io::Error::other)
-                    {
+                    if let Err(e) = answer(&hub, stream).await {
                         tracing::debug!(error = %e, "an admin call ended early");
                     }
                 });
@@ -189,12 +269,10 @@ async fn answer(hub: &Hub, stream: UnixStream) -> std::io::Result<()> {
     }
     let (read, mut write) = stream.into_split();
     let mut line = String::new();
-    BufReader::new(read)
-        .take(MAX_LINE)
-        .read_line(&mut line)
-        .await?;
+    let mut read = BufReader::new(read).take(MAX_LINE);
+    timeout(DEADLINE, read.read_line(&mut line)).await??;
     let result = match serde_json::from_str::<AdminCall>(&line) {
-        Ok(call) => hub.admin(&call).await,
+        Ok(call) => timeout(call.deadline(), hub.admin(&call)).await?,
         Err(e) => Err(ApiError::new(Code::MalformedJson, e.to_string())),
     };
     let reply = match result {
@@ -203,7 +281,7 @@ async fn answer(hub: &Hub, stream: UnixStream) -> std::io::Result<()> {
     };
     let mut text = serde_json::to_string(&reply)?;
     text.push('\n');
-    write.write_all(text.as_bytes()).await
+    timeout(DEADLINE, write.write_all(text.as_bytes())).await?
 }
 
 impl Hub {
@@ -262,6 +340,20 @@ impl Hub {
                 revoke_device(self, account, device).await?;
                 Ok(json!({}))
             }
+            AdminCall::ListProjects { account } => Ok(json!(project_page(self, account))),
+            AdminCall::CreateAccount { account } => self.create_account(account).await,
+            AdminCall::ListAccounts => self.list_accounts().await,
+            AdminCall::DeleteAccount { account } => self.delete_account(account).await,
+            AdminCall::ListKeys => {
+                let all: Vec<Value> = self.with_keys(|k| {
+                    let newest = k.publics().enumerate();
+                    newest
+                        .map(|(n, key)| json!({ "kid": key.thumbprint(), "signs": n == 0 }))
+                        .collect()
+                });
+                Ok(json!({ "keys": all }))
+            }
+            AdminCall::Backup { file, force } => self.backup(file, *force).await,
             AdminCall::RotateKeys => {
                 self.change_keys(crate::auth::HubKeys::rotate)
                     .map_err(|e| {
@@ -275,6 +367,7 @@ impl Hub {
     }
 
     async fn mint(&self, grant: &Grant) -> ApiResult<Value> {
+        self.need_account(&grant.account)?;
         // A name stands in keys and in front of receivers: one word of the safe set.
         AccountId::new(grant.name.as_str()).map_err(|_| {
             ApiError::field(
@@ -307,7 +400,7 @@ impl Hub {
         }))
     }
 
-    async fn tokens(&self, account: &AccountId) -> ApiResult<Vec<TokenRecord>> {
+    pub(super) async fn tokens(&self, account: &AccountId) -> ApiResult<Vec<TokenRecord>> {
         let stored = self.store.list_all(&format!("token/{account}/")).await?;
         Ok(stored.iter().filter_map(records::read).collect())
     }
@@ -325,19 +418,8 @@ impl Hub {
                     .known(all.into_iter().map(|t| t.name).take(20).collect()),
             );
         }
-        let ops = hit
-            .iter()
-            .map(|jti| {
-                let until = all.iter().find(|t| t.jti == *jti).map(|t| t.expires_at);
-                Op::Put {
-                    key: format!("revoked/{jti}"),
-                    value: wall().0.to_string(),
-                    expect: Expect::Any,
-                    keep_until: until,
-                }
-            })
-            .collect();
-        self.store.commit(ops).await?;
+        let ops = all.iter().filter(|t| hit.contains(&t.jti)).map(call_back);
+        self.store.commit(ops.collect()).await?;
         for jti in &hit {
             self.directory.revoke(*jti);
         }

@@ -19,7 +19,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use super::records::{self, ApprovalRecord, DeviceRecord, ProjectRecord, SessionRecord};
+use super::accounts::DEFAULT;
+use super::records::{
+    self, AccountRecord, ApprovalRecord, DeviceRecord, ProjectRecord, SessionRecord,
+};
 use super::store::{AnyStore, StoreError};
 use crate::domain::{
     AccountId, Activity, Address, DeviceId, ProjectInfo, ProjectName, SessionId, SessionInfo,
@@ -39,6 +42,7 @@ struct State {
     revoked: BTreeSet<Uuid>,
     /// What a person decided about a device's project; it stands above what the project came with.
     decided: BTreeMap<(DeviceId, ProjectName), bool>,
+    accounts: BTreeSet<AccountId>,
     /// Changes when a token is called back.
     revocations: watch::Sender<()>,
 }
@@ -102,6 +106,16 @@ impl Directory {
         for s in store.list_all("session/").await? {
             if let Some(s) = records::read::<SessionRecord>(&s) {
                 state.put_session(s);
+            }
+        }
+        let devices = state.devices.values().map(|d| d.account.clone());
+        state.accounts.extend(devices);
+        state.accounts.extend(AccountId::new(DEFAULT));
+        for a in store.list_all("account/").await? {
+            match records::read::<AccountRecord>(&a) {
+                Some(a) if a.deleting => drop(state.accounts.remove(&a.account)),
+                Some(a) => drop(state.accounts.insert(a.account)),
+                None => {}
             }
         }
         for r in store.list_all("revoked/").await? {
@@ -515,6 +529,9 @@ pub(crate) fn snapshot(
     );
     (put_projects, put_sessions)
 }
+
+#[path = "directory_pages.rs"]
+pub(crate) mod pages;
 
 #[cfg(test)]
 #[path = "directory_tests.rs"]

@@ -1,4 +1,4 @@
-//! The hub's folder, `<data-dir>/hub`: `hub.db`, `keys/`, `lock`, `admin.sock`; 0700, the files 0600.
+//! The hub's folder, `<data-dir>/hub`: `hub.db`, `keys/`, `life`, `lock`, `admin.sock`; 0700, the files 0600.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -37,10 +37,23 @@ impl Home {
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let lock = options.open(dir.join("lock")).map_err(io)?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self { dir, _lock: lock }),
+            Ok(()) => {
+                super::backup::finish(&dir).map_err(io)?;
+                Ok(Self { dir, _lock: lock })
+            }
             Err(rustix::io::Errno::WOULDBLOCK) => Err(HubError::Held { path: dir }),
             Err(e) => Err(io(e.into())),
         }
+    }
+
+    /// The folder itself.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The mark of the store's present life.
+    pub(crate) fn life(&self) -> PathBuf {
+        self.dir.join("life")
     }
 
     pub(crate) fn database(&self) -> PathBuf {

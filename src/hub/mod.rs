@@ -11,8 +11,10 @@
 //! ([`reports`]) to records that are compared and set. [`directory`] says how a request finds its device,
 //! [`once`] how a repetition is answered, [`presence`] who may hold a device's key, [`admin`] what the owner does.
 
+mod accounts;
 pub mod admin;
 mod api;
+mod backup;
 mod body;
 mod clock;
 mod directory;
@@ -51,6 +53,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 pub use admin::{AdminCall, AdminError};
+pub use backup::restore;
 pub use events::EventsConfig;
 pub use lifecycle::Lifecycle;
 pub use limits::Rate;
@@ -156,6 +159,12 @@ pub enum HubError {
         /// The folder.
         path: PathBuf,
     },
+    /// There is nothing to look at.
+    #[error("no hub has run in {path} yet")]
+    NoStore {
+        /// The folder.
+        path: PathBuf,
+    },
     /// A key cannot be used.
     #[error(transparent)]
     Key(#[from] KeyError),
@@ -236,7 +245,13 @@ pub async fn start(config: HubConfig) -> Result<HubHandle, HubError> {
 pub(crate) async fn open_hub(home: &Home, config: &HubConfig) -> Result<Hub, HubError> {
     crypto::install();
     let keys = HubKeys::open(&home.keys())?;
-    let store = AnyStore::Sqlite(SqliteStore::open(&home.database())?);
+    let (store, renewed) = SqliteStore::open_marked(&home.database(), &home.life())?;
+    if renewed {
+        tracing::warn!(
+            "the store is not the one that ran here last: every mailbox begins a new epoch"
+        );
+    }
+    let store = AnyStore::Sqlite(store);
     let (link, lifecycle) = (config.link.clone(), config.lifecycle);
     let mut hub = Hub::open(store, keys, config.rate, link, lifecycle).await?;
     hub.events = config.events;

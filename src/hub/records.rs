@@ -16,6 +16,7 @@
 //! | `memory/<account>/<session>`, `memory-project/<account>/<project>` | [`MemoryRecord`] |
 //! | `index/<account>/<session>`, `index-project/<account>/<project>` | [`IndexRecord`] |
 //! | `join/<jti>` | [`JoinRecord`]: a join token that was used |
+//! | `account/<account>` | [`AccountRecord`] |
 //! | `token/<account>/<jti>`, `revoked/<jti>` | [`TokenRecord`]; a call-back |
 //! | `hub/id` | the hub's own name |
 
@@ -346,6 +347,34 @@ pub(crate) struct JoinRecord {
     pub(crate) public_key: String,
 }
 
+/// A tenant, besides the one that is always there.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct AccountRecord {
+    pub(crate) account: AccountId,
+    pub(crate) created_at: WallMs,
+    /// Its deletion began: it takes nothing any more.
+    #[serde(default)]
+    pub(crate) deleting: bool,
+}
+
+impl AccountRecord {
+    pub(crate) fn key(account: &AccountId) -> String {
+        format!("account/{account}")
+    }
+}
+
+/// The account whose record stands under this key; `None` for those of the hub itself, and for join tokens and
+/// call-backs, which outlive their account.
+pub(crate) fn account_of(key: &str) -> Option<&str> {
+    let mut parts = key.split('/');
+    match parts.next()? {
+        "hub" | "join" | "revoked" => None,
+        // Its time comes first.
+        "watch" => parts.nth(1),
+        _ => parts.next(),
+    }
+}
+
 /// A token that was handed out: what the list shows, never the token.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct TokenRecord {
@@ -379,6 +408,7 @@ pub(crate) fn text<T: Serialize>(record: &T) -> String {
 /// its changes are told.
 pub(crate) trait Record: Serialize {}
 
+impl Record for AccountRecord {}
 impl Record for DeviceRecord {}
 impl Record for OutboxRecord {}
 impl Record for SessionRecord {}

@@ -82,13 +82,13 @@ pub(crate) fn routes() -> Vec<Route> {
             .body::<asked::IndexPut>(r#"{"files": ["src/main.rs"], "symbols": ["main"], "recent_changes": []}"#)
             .answers_empty(204, "Kept"),
         get("/devices", "list_devices", "Lists the enrolled devices", directory::devices)
-            .needs_token().answers::<views::DevicePage>(200, "All of them"),
+            .needs_token().query::<asked::DeviceQuery>().answers::<views::DevicePage>(200, "A page of them").refuses(&[Code::CursorInvalid]),
         delete("/devices/{id}", "revoke_device", "Revokes a device for good", directory::revoke)
             .needs(Scope::DevicesAdmin).answers_empty(204, "Revoked, its connection closed").refuses(&[Code::NotFound]),
         get("/sessions", "list_sessions", "Lists the known sessions", directory::sessions)
-            .needs_token().answers::<views::SessionPage>(200, "All of them"),
+            .needs_token().query::<asked::SessionQuery>().answers::<views::SessionPage>(200, "A page of them").refuses(&[Code::CursorInvalid]),
         get("/projects", "list_projects", "Lists the known projects", directory::projects)
-            .needs_token().answers::<views::ProjectPage>(200, "All of them"),
+            .needs_token().query::<asked::ProjectsQuery>().answers::<views::ProjectPage>(200, "A page of them").refuses(&[Code::CursorInvalid]),
         post("/projects/{p}/approve", "approve_project", "Lets a device serve a project; `p` is its name or path, percent-encoded", approval::approve)
             .needs(Scope::DevicesAdmin).once().body::<asked::ApprovePost>(r#"{"device": "laptop-4f9a2c1d"}"#)
             .answers::<views::ProjectView>(200, "The project").refuses(&[Code::UnknownTarget, Code::TargetRequired]),

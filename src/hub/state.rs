@@ -133,7 +133,9 @@ impl Hub {
                 v
             }
         };
-        if self.directory.is_revoked(&verified.jti) {
+        if self.directory.is_revoked(&verified.jti)
+            || !self.directory.has_account(&verified.account)
+        {
             return Err(ApiError::new(
                 Code::TokenRevoked,
                 format!("the token `{}` was called back", verified.name),

@@ -176,6 +176,7 @@ impl HubBed {
     }
 
     pub(crate) async fn join_token(&self, of: &str) -> String {
+        make_account(&self.hub, of).await;
         let call = AdminCall::CreateJoin {
             name: "join".into(),
             account: account(of),
@@ -185,6 +186,15 @@ impl HubBed {
     }
 }
 
+/// Makes the account if it is not there yet.
+pub(crate) async fn make_account(hub: &HubHandle, of: &str) {
+    let call = AdminCall::CreateAccount {
+        account: account(of),
+    };
+    // One that exists is refused, which is as well.
+    drop(hub.admin(&call).await);
+}
+
 pub(crate) async fn token(
     hub: &HubHandle,
     name: &str,
@@ -192,6 +202,7 @@ pub(crate) async fn token(
     scopes: &[&str],
     trust: Trust,
 ) -> String {
+    make_account(hub, of).await;
     let call = AdminCall::CreateToken {
         name: name.into(),
         account: account(of),

@@ -13,11 +13,15 @@ mod fake_hub;
 mod hook_command;
 mod hub_auth;
 #[cfg(target_os = "linux")]
+mod hub_backup;
 mod hub_events;
 mod hub_http;
 mod hub_kill;
 #[cfg(unix)]
 mod hub_listen;
+mod hub_lists;
+#[cfg(target_os = "linux")]
+mod hub_owner;
 mod hub_poll;
 mod hub_results;
 mod hub_socket;

@@ -9,7 +9,9 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::Value;
 
 use super::items::Common;
-use crate::domain::{DeviceId, EnvelopeId, ProjectName, RunOptions, SessionId, TaskStatus};
+use crate::domain::{
+    Activity, DeviceId, EnvelopeId, ProjectName, RunOptions, SessionId, TaskStatus,
+};
 
 /// A task to be done.
 #[derive(Debug, JsonSchema)]
@@ -167,6 +169,64 @@ pub(crate) struct ItemQuery {
     created_before: Option<i64>,
     /// `newest` first when not said.
     order: Option<Order>,
+    /// The `next` of the page before.
+    #[schemars(regex(pattern = r"^[A-Za-z0-9_-]+$"))]
+    cursor: Option<String>,
+    /// How many at most; 50 when not said.
+    #[schemars(range(min = 1, max = 200))]
+    limit: Option<u32>,
+}
+
+/// Which devices a list shows, and from where.
+#[derive(Debug, JsonSchema)]
+#[expect(dead_code, reason = "the fields are parameters, read by name")]
+pub(crate) struct DeviceQuery {
+    /// Only those that are connected now, or only the others.
+    online: Option<bool>,
+    /// Only those that are revoked, or only the others.
+    revoked: Option<bool>,
+    /// Where the page begins.
+    #[schemars(flatten)]
+    place: PlaceQuery,
+}
+
+/// Which sessions a list shows, and from where.
+#[derive(Debug, JsonSchema)]
+#[expect(dead_code, reason = "the fields are parameters, read by name")]
+pub(crate) struct SessionQuery {
+    /// Only those of this device, by id.
+    device: Option<String>,
+    /// Only those of this project.
+    project: Option<String>,
+    /// Only those that do one of these, separated by commas.
+    #[schemars(with = "Vec<Activity>")]
+    activity: Option<Vec<Activity>>,
+    /// Only those with a sign of life then or later, Unix ms.
+    since: Option<i64>,
+    /// Where the page begins.
+    #[schemars(flatten)]
+    place: PlaceQuery,
+}
+
+/// Which projects a list shows, and from where.
+#[derive(Debug, JsonSchema)]
+#[expect(dead_code, reason = "the fields are parameters, read by name")]
+pub(crate) struct ProjectsQuery {
+    /// Only those of this device, by id.
+    device: Option<String>,
+    /// Only those that the account lets their device serve, or only the others.
+    approved: Option<bool>,
+    /// Only those that are enabled on their device, or only the others.
+    enabled: Option<bool>,
+    /// Where the page begins.
+    #[schemars(flatten)]
+    place: PlaceQuery,
+}
+
+/// Where a page begins and how long it is.
+#[derive(Debug, JsonSchema)]
+#[expect(dead_code, reason = "the fields are parameters, read by name")]
+pub(crate) struct PlaceQuery {
     /// The `next` of the page before.
     #[schemars(regex(pattern = r"^[A-Za-z0-9_-]+$"))]
     cursor: Option<String>,

@@ -228,3 +228,7 @@ async fn page(
         from = chunk.last().map(|s| s.key.clone());
     }
 }
+
+#[cfg(test)]
+#[path = "lists_tests.rs"]
+mod tests;

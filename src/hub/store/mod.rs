@@ -16,7 +16,9 @@
 //! An ack moves the cursor only. An envelope's text is kept until it is retired (terminal receipt or expiry), its id
 //! until [`limits::FINISHED_KEPT_MS`] later, so that a repetition finds it long after the longest life.
 
+pub(crate) mod backup;
 mod feeds;
+mod life;
 mod log;
 pub mod memory;
 mod schema;
@@ -25,6 +27,7 @@ mod writer;
 
 use std::fmt;
 use std::future::Future;
+use std::path::Path;
 use std::sync::Arc;
 
 use tokio::sync::broadcast;
@@ -419,6 +422,22 @@ impl AnyStore {
             if !full {
                 return Ok(all);
             }
+        }
+    }
+
+    /// Writes a backup into the empty file `into`: the store as it stands now, with these keys.
+    ///
+    /// # Errors
+    /// When the store is in memory only, the disk is full, or reading or writing fails.
+    pub(crate) async fn backup(
+        &self,
+        into: &Path,
+        keys: impl FnOnce() -> Vec<backup::KeyFile> + Send + 'static,
+        now: WallMs,
+    ) -> Result<backup::Contents, StoreError> {
+        match self {
+            Self::Sqlite(s) => s.backup(into, keys, now).await,
+            Self::Memory(_) => Err(StoreError::Io("a store in memory has no backup".to_owned())),
         }
     }
 

@@ -14,7 +14,9 @@ use super::{LogId, LogPosition, MailboxId, Noted, Position, StoreError, Stored};
 use crate::domain::{EnvelopeId, InstanceId, Seq, WallMs};
 
 /// `RCHB`: says in the file's header whose it is.
-const APPLICATION_ID: i32 = 0x5243_4842;
+pub(super) const APPLICATION_ID: i32 = 0x5243_4842;
+/// `RCHK`: a backup, which no hub takes for its store.
+pub(super) const BACKUP_ID: i32 = 0x5243_484B;
 /// Forward-only steps; `user_version` counts those that were taken.
 const MIGRATIONS: &[&str] = &[include_str!("schema.sql"), include_str!("log.sql")];
 /// How long another process's lock is waited for.
@@ -36,6 +38,7 @@ pub(super) fn touch_private(path: &Path) -> Result<(), StoreError> {
 pub(super) fn at(path: &Path, e: &rusqlite::Error) -> StoreError {
     match map(e) {
         StoreError::Io(text) => StoreError::Io(format!("{}: {text}", path.display())),
+        StoreError::Foreign(text) => StoreError::Foreign(format!("{}: {text}", path.display())),
         other => other,
     }
 }
@@ -44,6 +47,9 @@ pub(super) fn map(e: &rusqlite::Error) -> StoreError {
     match e.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => StoreError::DiskFull,
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreError::Busy,
+        Some(ErrorCode::DatabaseCorrupt) => StoreError::Foreign(format!(
+            "the store's file is damaged ({e}): restore a backup"
+        )),
         Some(ErrorCode::NotADatabase) => {
             StoreError::Foreign("the store's file is not a database".to_owned())
         }
@@ -78,25 +84,22 @@ pub(super) fn prepare(conn: &Connection, path: &Path) -> Result<(), StoreError> 
         "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON; PRAGMA wal_autocheckpoint=0;",
     )
     .map_err(err)?;
-    let get = |name: &str| conn.query_row(&format!("PRAGMA {name}"), [], |r| r.get::<_, i32>(0));
-    let (application, version) = (get("application_id"), get("user_version"));
-    let (application, version) = (application.map_err(err)?, version.map_err(err)?);
+    let application = application_id(conn).map_err(err)?;
+    let taken = check_version(conn, path)?;
     let tables: i64 = conn
         .query_row("SELECT count(*) FROM sqlite_schema", [], |r| r.get(0))
         .map_err(err)?;
-    let ours = application == APPLICATION_ID || (application == 0 && version == 0 && tables == 0);
+    if application == BACKUP_ID {
+        return Err(StoreError::Foreign(format!(
+            "{} is a backup and no store: `remote-collab hub restore` makes a store of it",
+            path.display()
+        )));
+    }
+    let ours = application == APPLICATION_ID || (application == 0 && taken == 0 && tables == 0);
     if !ours {
         return Err(StoreError::Foreign(format!(
             "{} is a database of another program",
             path.display()
-        )));
-    }
-    let taken = usize::try_from(version).unwrap_or(usize::MAX);
-    if taken > MIGRATIONS.len() {
-        return Err(StoreError::Foreign(format!(
-            "{} was written by a later version (store {taken}, this program knows {}): run that version",
-            path.display(),
-            MIGRATIONS.len()
         )));
     }
     for (i, step) in MIGRATIONS.iter().enumerate().skip(taken) {
@@ -107,6 +110,26 @@ pub(super) fn prepare(conn: &Connection, path: &Path) -> Result<(), StoreError> 
         .map_err(err)?;
     }
     Ok(())
+}
+
+pub(super) fn application_id(conn: &Connection) -> SqlResult<i32> {
+    conn.query_row("PRAGMA application_id", [], |r| r.get(0))
+}
+
+/// How many of our steps the file has taken.
+pub(super) fn check_version(conn: &Connection, path: &Path) -> Result<usize, StoreError> {
+    let version: i64 = conn
+        .query_row("PRAGMA user_version", [], |r| r.get(0))
+        .map_err(|e| at(path, &e))?;
+    let taken = usize::try_from(version).unwrap_or(usize::MAX);
+    if taken > MIGRATIONS.len() {
+        return Err(StoreError::Foreign(format!(
+            "{} was written by a later version (store {taken}, this program knows {}): run that version",
+            path.display(),
+            MIGRATIONS.len()
+        )));
+    }
+    Ok(taken)
 }
 
 pub(super) struct Scalars {

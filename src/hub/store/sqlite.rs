@@ -9,7 +9,8 @@
 //! Nothing is answered `Ok` that is not stored: a disk that is full or a lock that is held fails the batch with its
 //! own error, and the next batch is tried afresh.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -25,7 +26,7 @@ use super::schema::{
 use super::writer::{Request, Writer, checkpoint_loop};
 use super::{
     Caps, Commit, Done, Due, Expect, Log, LogId, LogPosition, Mailbox, MailboxId, Noted, NotedPage,
-    Op, Position, Records, Rows, StoreError, Stored,
+    Op, Position, Records, Rows, StoreError, Stored, backup, life,
 };
 use crate::core::server::Row;
 use crate::domain::{
@@ -46,11 +47,31 @@ pub struct SqliteStore {
 #[derive(Debug)]
 struct Inner {
     requests: Mutex<Option<SyncSender<Request>>>,
-    writer: Mutex<Option<JoinHandle<()>>>,
+    /// The writer, and the checkpoints, which end after it.
+    threads: Mutex<Vec<JoinHandle<()>>>,
     readers: Mutex<Vec<Connection>>,
     permits: Semaphore,
     feeds: Feeds,
     watchers: Watchers,
+    path: PathBuf,
+    /// Long readers that are at work: the writer does not wait for them.
+    snapshots: Arc<AtomicUsize>,
+}
+
+/// Counts a long reader until it is dropped.
+struct Held(Arc<AtomicUsize>);
+
+impl Held {
+    fn of(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl SqliteStore {
@@ -70,6 +91,39 @@ impl SqliteStore {
         Self::open_prepared(path, caps, |_| Ok(()))
     }
 
+    /// As [`Self::open`], in a new life if the store is not the one that `mark` stands for; see [`super::life`]. Tells
+    /// whether a new life began.
+    ///
+    /// # Errors
+    /// As [`Self::open`], or when the mark cannot be read or written.
+    pub(crate) fn open_marked(path: &Path, mark: &Path) -> Result<(Self, bool), StoreError> {
+        let mut begun = Ok(false);
+        let store = Self::open_prepared(path, Caps::default(), |c| {
+            begun = life::begin(c, mark);
+            Ok(())
+        })?;
+        Ok((store, begun?))
+    }
+
+    /// Writes a backup into the empty file `into`; the writer goes on meanwhile.
+    pub(crate) async fn backup(
+        &self,
+        into: &Path,
+        keys: impl FnOnce() -> Vec<backup::KeyFile> + Send + 'static,
+        now: WallMs,
+    ) -> Result<backup::Contents, StoreError> {
+        let (inner, into) = (Arc::clone(&self.inner), into.to_owned());
+        let work = move || {
+            let _held = Held::of(&inner.snapshots);
+            backup::copy(&inner.path, &into)?;
+            // After the copy: every token in it was signed by one of these.
+            backup::seal(&into, &keys(), now)
+        };
+        tokio::task::spawn_blocking(work)
+            .await
+            .map_err(|e| StoreError::Io(e.to_string()))?
+    }
+
     fn open_prepared(
         path: &Path,
         caps: Caps,
@@ -83,6 +137,7 @@ impl SqliteStore {
             .map(|_| open_reader(path))
             .collect::<Result<Vec<_>, _>>()?;
         let (feeds, watchers) = (Feeds::default(), Watchers::default());
+        let snapshots = Arc::new(AtomicUsize::new(0));
         let (tx, rx) = sync_channel(QUEUE);
         let (ask, asked) = sync_channel(1);
         let checkpoints = open_plain(path)?;
@@ -92,7 +147,7 @@ impl SqliteStore {
                 .spawn(f)
                 .map_err(|e| StoreError::Io(e.to_string()))
         };
-        spawn(
+        let checkpoint = spawn(
             "hub-checkpoint",
             Box::new(move || checkpoint_loop(&checkpoints, &asked)),
         )?;
@@ -104,16 +159,19 @@ impl SqliteStore {
             watchers: watchers.clone(),
             ask,
             written: 0,
+            snapshots: Arc::clone(&snapshots),
         };
         let writer = spawn("hub-writer", Box::new(move || writer.run(&rx)))?;
         Ok(Self {
             inner: Arc::new(Inner {
                 requests: Mutex::new(Some(tx)),
-                writer: Mutex::new(Some(writer)),
+                threads: Mutex::new(vec![writer, checkpoint]),
                 readers: Mutex::new(readers),
                 permits: Semaphore::new(READERS),
                 feeds,
                 watchers,
+                path: path.to_owned(),
+                snapshots,
             }),
         })
     }
@@ -128,21 +186,23 @@ impl SqliteStore {
                 .take(),
         );
         self.inner.permits.close();
-        let writer = self
-            .inner
-            .writer
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        if let Some(writer) = writer {
-            // A writer that panicked has nothing left to finish.
-            drop(tokio::task::spawn_blocking(move || writer.join()).await);
-        }
         self.inner
             .readers
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clear();
+        // The last connection to close folds the log in and removes it: until then the file alone is not the store.
+        let threads = std::mem::take(
+            &mut *self
+                .inner
+                .threads
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+        for thread in threads {
+            // One that panicked has nothing left to finish.
+            drop(tokio::task::spawn_blocking(move || thread.join()).await);
+        }
     }
 
     async fn read<T, F>(&self, f: F) -> Result<T, StoreError>
@@ -167,11 +227,13 @@ impl SqliteStore {
             };
             let conn = take().ok_or(StoreError::Closed)?;
             let result = f(&conn).map_err(|e| map(&e));
-            inner
-                .readers
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(conn);
+            if !inner.permits.is_closed() {
+                inner
+                    .readers
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push(conn);
+            }
             result
         })
         .await

@@ -1,6 +1,8 @@
 //! The one thread that writes: group commit, a savepoint per batch, rows handed on right after the commit.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
 
 use tokio::sync::oneshot;
@@ -47,6 +49,8 @@ pub(super) struct Writer {
     pub(super) watchers: Watchers,
     pub(super) ask: SyncSender<()>,
     pub(super) written: u64,
+    /// Long readers that are at work.
+    pub(super) snapshots: Arc<AtomicUsize>,
 }
 
 /// What is handed on after the commit.
@@ -401,7 +405,9 @@ impl Writer {
         }
         self.written = 0;
         let size = std::fs::metadata(&self.wal).map_or(0, |m| m.len());
-        if size > WAL_BOUND {
+        // Behind a long reader the log cannot begin anew, and to wait for it would stall every commit.
+        let free = self.snapshots.load(Ordering::SeqCst) == 0;
+        if size > WAL_BOUND && free {
             // RESTART and not TRUNCATE: overwriting a log is cheaper than growing one.
             if let Err(e) = self
                 .conn
