@@ -59,7 +59,7 @@ impl Hub {
             .store
             .backup(temporary.path(), move || keys, wall())
             .await
-            .map_err(told)?;
+            .map_err(|e| told(&e))?;
         let placed = if force {
             temporary.persist(file)
         } else {
@@ -85,8 +85,8 @@ fn exists(file: &Path) -> ApiError {
 }
 
 /// The owner is told what the store says, with its path.
-fn told(e: StoreError) -> ApiError {
-    let title = match &e {
+fn told(e: &StoreError) -> ApiError {
+    let title = match e {
         StoreError::DiskFull => "the disk is full: no backup was written".to_owned(),
         other => format!("no backup was written: {other}"),
     };

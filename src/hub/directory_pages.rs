@@ -14,15 +14,12 @@ const MAX_SCANNED: usize = 2_000;
 /// Some rows, and the key to go on behind; `None` at the end.
 pub(crate) type Page<T, K> = (Vec<T>, Option<K>);
 
-fn page<'a, T: 'a, K>(
+fn page<'a, T: Clone + 'a, K>(
     rows: impl Iterator<Item = &'a T>,
     fits: impl Fn(&T) -> bool,
     key: impl Fn(&T) -> K,
     limit: usize,
-) -> Page<T, K>
-where
-    T: Clone,
-{
+) -> Page<T, K> {
     let mut found = Vec::new();
     for (n, row) in rows.enumerate() {
         if fits(row) {

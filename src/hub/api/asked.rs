@@ -187,7 +187,7 @@ pub(crate) struct DeviceQuery {
     revoked: Option<bool>,
     /// Where the page begins.
     #[schemars(flatten)]
-    place: PlaceQuery,
+    place: PageQuery,
 }
 
 /// Which sessions a list shows, and from where.
@@ -205,7 +205,7 @@ pub(crate) struct SessionQuery {
     since: Option<i64>,
     /// Where the page begins.
     #[schemars(flatten)]
-    place: PlaceQuery,
+    place: PageQuery,
 }
 
 /// Which projects a list shows, and from where.
@@ -220,13 +220,13 @@ pub(crate) struct ProjectsQuery {
     enabled: Option<bool>,
     /// Where the page begins.
     #[schemars(flatten)]
-    place: PlaceQuery,
+    place: PageQuery,
 }
 
 /// Where a page begins and how long it is.
 #[derive(Debug, JsonSchema)]
 #[expect(dead_code, reason = "the fields are parameters, read by name")]
-pub(crate) struct PlaceQuery {
+pub(crate) struct PageQuery {
     /// The `next` of the page before.
     #[schemars(regex(pattern = r"^[A-Za-z0-9_-]+$"))]
     cursor: Option<String>,
