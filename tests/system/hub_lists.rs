@@ -98,9 +98,15 @@ async fn every_filter_of_tasks_shows_what_it_says() {
     assert_eq!(list("limit=1".into()).await, all);
     let oldest = [one.clone(), two.clone(), three.clone()];
     assert_eq!(list("order=oldest&limit=2".into()).await, oldest);
-    assert_eq!(list(format!("device={}", b.id)).await, [two.clone()]);
-    assert_eq!(list(format!("session_id={session}")).await, [two.clone()]);
-    assert_eq!(list("from=bot".into()).await, [three.clone()]);
+    assert_eq!(
+        list(format!("device={}", b.id)).await,
+        std::slice::from_ref(&two)
+    );
+    assert_eq!(
+        list(format!("session_id={session}")).await,
+        std::slice::from_ref(&two)
+    );
+    assert_eq!(list("from=bot".into()).await, std::slice::from_ref(&three));
     assert_eq!(list("attempt=1".into()).await.len(), 3);
     assert!(list("attempt=2".into()).await.is_empty());
     assert_eq!(list("status=queued,running".into()).await.len(), 3);
