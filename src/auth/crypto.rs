@@ -1,7 +1,7 @@
 //! The one cryptography provider (aws-lc-rs): installed here, and its few primitives that we call ourselves.
 
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
-use aws_lc_rs::{digest, rand};
+use aws_lc_rs::{digest, hmac, rand};
 
 /// The provider refused: a key it cannot read, or no randomness.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -26,6 +26,15 @@ pub fn install() {
 pub fn sha256(data: &[u8]) -> [u8; 32] {
     let mut out = [0; 32];
     out.copy_from_slice(digest::digest(&digest::SHA256, data).as_ref());
+    out
+}
+
+/// HMAC-SHA256 of `data` under `key`.
+#[must_use]
+pub fn hmac_sha256(key: &[u8], data: &[u8]) -> [u8; 32] {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, key);
+    let mut out = [0; 32];
+    out.copy_from_slice(hmac::sign(&key, data).as_ref());
     out
 }
 

@@ -15,7 +15,9 @@ use super::{Global, duration_s};
 use crate::auth::crypto;
 use crate::delivery::fence::utc;
 use crate::domain::{AccountId, Code, Trust, WallMs, limits};
-use crate::hub::{self, AdminCall, AdminError, HubConfig, HubError, Limits, Rate, TlsFiles, admin};
+use crate::hub::{
+    self, AdminCall, AdminError, HubConfig, HubError, Limits, Rate, TlsFiles, WebhookConfig, admin,
+};
 use crate::telemetry;
 
 /// Where a hub listens unless it is told otherwise.
@@ -79,6 +81,9 @@ pub(super) struct ServeArgs {
     /// Connections of one address (IPv6: of one /64) [default: 100; no limit from loopback or behind a proxy]
     #[arg(long, env = "REMOTE_COLLAB_MAX_CONNECTIONS_PER_ADDRESS", value_parser = clap::value_parser!(u32).range(1..=1_000_000), value_name = "N")]
     max_connections_per_address: Option<u32>,
+    /// Let callbacks go to private addresses, and to this machine, there in clear text, too
+    #[arg(long)]
+    webhook_allow_private: bool,
     /// Connections in all
     #[arg(long, env = "REMOTE_COLLAB_MAX_CONNECTIONS", default_value_t = limits::CONNECTIONS, value_parser = clap::value_parser!(u32).range(1..=1_000_000), value_name = "N")]
     max_connections: u32,
@@ -121,6 +126,8 @@ pub(super) enum TokenCommand {
     List(AccountArgs),
     /// Call a token back
     Revoke(NamedArgs),
+    /// Replace the secret that signs a token's callbacks, and print the new one alone
+    WebhookSecret(NamedArgs),
 }
 
 #[derive(Debug, Args)]
@@ -218,6 +225,10 @@ pub(super) fn run(global: &Global, command: HubCommand) -> Result<Exit, Failure>
         HubCommand::Serve(args) => return serve(global, &args),
         HubCommand::Token(TokenCommand::Create(args)) => create(args),
         HubCommand::Token(TokenCommand::List(a)) => AdminCall::ListTokens { account: a.account },
+        HubCommand::Token(TokenCommand::WebhookSecret(n)) => AdminCall::RenewWebhookSecret {
+            account: n.account.account,
+            token: n.which,
+        },
         HubCommand::Token(TokenCommand::Revoke(n)) => AdminCall::RevokeToken {
             account: n.account.account,
             token: n.which,
@@ -280,6 +291,9 @@ fn show(global: &Global, call: &AdminCall, answer: &Value) -> Result<(), Failure
     match call {
         AdminCall::CreateToken { .. } | AdminCall::CreateJoin { .. } => {
             say(answer["token"].as_str().unwrap_or_default())
+        }
+        AdminCall::RenewWebhookSecret { .. } => {
+            say(answer["webhook_secret"].as_str().unwrap_or_default())
         }
         AdminCall::ListTokens { .. }
         | AdminCall::ListDevices { .. }
@@ -419,6 +433,10 @@ fn serve(global: &Global, args: &ServeArgs) -> Result<Exit, Failure> {
         tls: args.tls(),
         behind_tls_proxy: args.behind_tls_proxy,
         connections: limits,
+        webhooks: WebhookConfig {
+            allow_private: args.webhook_allow_private,
+            ..WebhookConfig::default()
+        },
         ..HubConfig::local(places.root())
     };
     runtime()?.block_on(async {

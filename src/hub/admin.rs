@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -23,6 +24,7 @@ use super::problem::{ApiError, ApiResult};
 use super::records::{self, TokenRecord, put};
 use super::state::Hub;
 use super::store::{Commit, Expect};
+use super::webhooks::new_secret;
 use super::{HubConfig, HubError, open_hub};
 use crate::auth::{Grant, Scope, mint_producer};
 use crate::domain::{AccountId, Code, Problem, Trust};
@@ -42,7 +44,7 @@ const MAX_TTL_S: i64 = 10 * 366 * 24 * 3600;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "call", rename_all = "snake_case", deny_unknown_fields)]
 pub enum AdminCall {
-    /// Make a producer token → `{token, jti, name, expires_at}`.
+    /// Make a producer token → `{token, jti, name, expires_at}`, and `webhook_secret` if it may post: shown here only.
     CreateToken {
         /// What receivers see as the sender.
         name: String,
@@ -86,6 +88,13 @@ pub enum AdminCall {
         /// Its name.
         account: AccountId,
     },
+    /// Replace the secret that signs a token's callbacks, by its id or name → `{webhook_secret, jti}`.
+    RenewWebhookSecret {
+        /// Of which account.
+        account: AccountId,
+        /// Its `jti` or name.
+        token: String,
+    },
     /// The enrolled devices → `{devices: […]}`.
     ListDevices {
         /// Of which account.
@@ -126,6 +135,7 @@ impl AdminCall {
             | Self::ListProjects { .. }
             | Self::ListKeys
             | Self::RevokeToken { .. }
+            | Self::RenewWebhookSecret { .. }
             | Self::RevokeDevice { .. }
             | Self::DeleteAccount { .. }
             | Self::Backup { .. } => true,
@@ -284,6 +294,11 @@ async fn answer(hub: &Hub, stream: UnixStream) -> std::io::Result<()> {
     timeout(DEADLINE, write.write_all(text.as_bytes())).await?
 }
 
+fn no_secret(e: crate::auth::crypto::CryptoError) -> ApiError {
+    tracing::error!(error = %e, "no webhook secret");
+    ApiError::new(Code::Internal, e.to_string())
+}
+
 impl Hub {
     /// Carries out a call of the hub's owner.
     pub(crate) async fn admin(&self, call: &AdminCall) -> ApiResult<Value> {
@@ -333,6 +348,9 @@ impl Hub {
                     })
                     .collect();
                 Ok(json!({ "tokens": all }))
+            }
+            AdminCall::RenewWebhookSecret { account, token } => {
+                self.renew_secret(account, token).await
             }
             AdminCall::RevokeToken { account, token } => self.revoke_token(account, token).await,
             AdminCall::ListDevices { account } => Ok(json!(device_page(self, account))),
@@ -394,10 +412,45 @@ impl Hub {
         };
         let key = format!("token/{}/{jti}", grant.account);
         let op = put(key, &record, Expect::Absent, Some(record.expires_at));
-        self.store.commit(vec![op]).await?;
-        Ok(json!({
+        let mut answer = json!({
             "token": token.expose(), "jti": jti, "name": record.name, "expires_at": record.expires_at,
-        }))
+        });
+        let mut ops = vec![op];
+        let posts = |s: &Scope| matches!(s, Scope::TasksWrite | Scope::MessagesWrite);
+        if grant.scopes.iter().any(posts) {
+            let (secret, keep) = new_secret(jti, record.expires_at).map_err(no_secret)?;
+            ops.push(keep);
+            self.store.commit(ops).await?;
+            answer["webhook_secret"] = json!(secret.expose_secret());
+            self.keep_secret(jti, secret);
+        } else {
+            self.store.commit(ops).await?;
+        }
+        Ok(answer)
+    }
+
+    /// Replaces the secret that signs a token's callbacks.
+    async fn renew_secret(&self, account: &AccountId, token: &str) -> ApiResult<Value> {
+        let all = self.tokens(account).await?;
+        let hits: Vec<&TokenRecord> = all
+            .iter()
+            .filter(|t| t.jti.to_string() == token || t.name == token)
+            .filter(|t| !self.directory.is_revoked(&t.jti))
+            .collect();
+        let [hit] = hits.as_slice() else {
+            let title = if hits.is_empty() {
+                format!("unknown token `{token}`")
+            } else {
+                format!("several tokens are called `{token}`: name one by its id")
+            };
+            let known = all.iter().map(|t| format!("{} {}", t.jti, t.name));
+            return Err(ApiError::new(Code::NotFound, title).known(known.take(20).collect()));
+        };
+        let (secret, keep) = new_secret(hit.jti, hit.expires_at).map_err(no_secret)?;
+        self.store.commit(vec![keep]).await?;
+        let answer = json!({ "webhook_secret": secret.expose_secret(), "jti": hit.jti });
+        self.keep_secret(hit.jti, secret);
+        Ok(answer)
     }
 
     pub(super) async fn tokens(&self, account: &AccountId) -> ApiResult<Vec<TokenRecord>> {

@@ -42,6 +42,7 @@ mod socket;
 mod state;
 pub mod store;
 mod tls;
+mod webhooks;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -60,6 +61,7 @@ pub use limits::Rate;
 pub use listen::{Connections, Limits, Pacing};
 pub use openapi::document as openapi;
 pub use tls::{TlsError, TlsFiles};
+pub use webhooks::{Resolver, WebhookConfig};
 
 use self::listen::{Admission, Server};
 use self::lock::Home;
@@ -95,6 +97,8 @@ pub struct HubConfig {
     pub lifecycle: Lifecycle,
     /// How event streams are kept.
     pub events: EventsConfig,
+    /// How callbacks are made.
+    pub webhooks: WebhookConfig,
 }
 
 impl HubConfig {
@@ -112,6 +116,7 @@ impl HubConfig {
             link: ServerConfig::default(),
             lifecycle: Lifecycle::default(),
             events: EventsConfig::default(),
+            webhooks: WebhookConfig::default(),
         }
     }
 }
@@ -227,6 +232,7 @@ pub async fn start(config: HubConfig) -> Result<HubHandle, HubError> {
         tokio::spawn(server.run(listener)),
         tokio::spawn(admin::serve(Arc::clone(&hub), admin)),
         tokio::spawn(sweep(Arc::clone(&hub))),
+        tokio::spawn(webhooks::run(Arc::clone(&hub))),
     ];
     tracing::info!(%addr, hub = %hub.id, "the hub listens");
     Ok(HubHandle {
@@ -255,6 +261,7 @@ pub(crate) async fn open_hub(home: &Home, config: &HubConfig) -> Result<Hub, Hub
     let (link, lifecycle) = (config.link.clone(), config.lifecycle);
     let mut hub = Hub::open(store, keys, config.rate, link, lifecycle).await?;
     hub.events = config.events;
+    hub.webhooks.config = config.webhooks.clone();
     Ok(hub)
 }
 

@@ -199,7 +199,7 @@ async fn attempt(
         (Ok(effect), Some(once)) => (effect, once),
         (Ok(effect), None) => {
             if !effect.ops.is_empty() {
-                hub.store.commit(effect.ops).await?;
+                hub.commit(effect.ops).await?;
             }
             return Ok(effect.answer);
         }
@@ -210,7 +210,7 @@ async fn attempt(
     batch.extend(effect.ops);
     // Twice, because a key that ran out is cleared and the effect tried again.
     for _ in 0..2 {
-        match hub.store.commit(batch.clone()).await {
+        match hub.commit(batch.clone()).await {
             Ok(_) => return Ok(effect.answer),
             Err(StoreError::Conflict { key }) if key == once.record => {
                 if let Some(answer) = once.earlier(hub).await? {

@@ -18,6 +18,9 @@
 //! | `join/<jti>` | [`JoinRecord`]: a join token that was used |
 //! | `account/<account>` | [`AccountRecord`] |
 //! | `token/<account>/<jti>`, `revoked/<jti>` | [`TokenRecord`]; a call-back |
+//! | `hook/<account>/<item>/<id>` | [`HookRecord`](super::webhooks::HookRecord): a callback that is owed |
+//! | `hook-state/<account>/<item>` | [`HookState`](super::webhooks::HookState): how its callbacks went |
+//! | `hook-secret/<jti>` | the secret that signs a token's callbacks |
 //! | `hub/id` | the hub's own name |
 
 use schemars::JsonSchema;
@@ -27,6 +30,7 @@ use uuid::Uuid;
 
 use super::handed::Mark;
 use super::store::{Expect, Op, Stored};
+use super::webhooks::Callback;
 use crate::auth::PublicKey;
 use crate::domain::{
     AccountId, Address, DeviceId, EnvelopeId, InstanceId, Priority, ProjectInfo, ProjectName,
@@ -290,6 +294,8 @@ pub(crate) struct ItemRecord {
     /// When its silence is looked at: the time in the key of its `watch` record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) watch: Option<WallMs>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) callback: Option<Callback>,
 }
 
 impl ItemRecord {
@@ -490,6 +496,7 @@ impl ItemRecord {
             presumed: false,
             deadline: None,
             watch: None,
+            callback: None,
         }
     }
 }

@@ -22,6 +22,7 @@ use super::problem::{ApiError, ApiResult};
 use super::records::{self, DeviceRecord, ItemKind};
 use super::slots::Slots;
 use super::store::{AnyStore, Commit, Expect, Op, StoreError};
+use super::webhooks::Webhooks;
 use crate::auth::crypto::sha256;
 use crate::auth::token::peek_device;
 use crate::auth::{AuthError, HubKeys, Verified, verify_connect, verify_producer};
@@ -57,6 +58,7 @@ pub(crate) struct Hub {
     pub(crate) started: WallMs,
     pub(crate) events: EventsConfig,
     pub(crate) streams: Streams,
+    pub(crate) webhooks: Webhooks,
     /// Cancelled when the hub begins to stop.
     pub(crate) draining: CancellationToken,
     /// Upgraded sockets, which the HTTP server no longer tracks.
@@ -78,6 +80,7 @@ impl Hub {
         let id = hub_id(&store).await?;
         let directory = Directory::load(&store).await?;
         let handed = Handed::load(&store, &directory.every_device()).await?;
+        let webhooks = Webhooks::load(&store).await?;
         Ok(Self {
             id,
             store,
@@ -94,6 +97,7 @@ impl Hub {
             started: wall(),
             events: EventsConfig::default(),
             streams: Streams::default(),
+            webhooks,
             draining: CancellationToken::new(),
             sockets: TaskTracker::new(),
             keys: RwLock::new(keys),

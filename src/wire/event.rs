@@ -265,6 +265,56 @@ pub enum EventData {
     Notice(StreamNotice),
 }
 
+/// The body of a callback, by Standard Webhooks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Webhook {
+    /// The event's type.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// When it happened, RFC 3339.
+    pub timestamp: String,
+    /// The event, and what belongs to it.
+    pub data: CallbackData,
+}
+
+/// What a callback tells.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CallbackData {
+    /// The event as a stream tells it.
+    #[serde(flatten)]
+    pub event: Event,
+    /// Where the item is shown, below the hub's URL.
+    pub url: String,
+    /// What came of a task, with its terminal status.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Outcome>,
+    /// The producer's own data, unchanged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Value>,
+}
+
+/// The time as RFC 3339 in UTC, to the second.
+#[must_use]
+pub fn utc(at: WallMs) -> String {
+    let s = at.0.div_euclid(1000);
+    let (days, s) = (s.div_euclid(86_400), s.rem_euclid(86_400));
+    // Days since 0000-03-01, in eras of 400 years, so that a leap day comes last in its year.
+    let z = days + 719_468;
+    let (era, day) = (z.div_euclid(146_097), z.rem_euclid(146_097));
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = year + era * 400 + i64::from(month <= 2);
+    format!(
+        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z",
+        s / 3600,
+        s / 60 % 60,
+        s % 60
+    )
+}
+
 /// Why a position cannot be gone on from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -373,6 +423,19 @@ mod tests {
         assert_eq!(p.to_string().parse(), Ok(p));
         for bad in ["", "1", "-", "a-b-c", "0-1-2-3", &format!("{p}-"), "🦀-1-1"] {
             assert_eq!(bad.parse::<Position>(), Err(NotAPosition), "{bad}");
+        }
+    }
+
+    #[test]
+    fn times_are_written_as_rfc_3339() {
+        for (ms, want) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_400_000, "2000-02-29T00:00:00Z"),
+            (1_614_265_330_999, "2021-02-25T15:02:10Z"),
+            (4_107_542_399_000, "2100-02-28T23:59:59Z"),
+            (4_107_542_400_000, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(utc(WallMs(ms)), want);
         }
     }
 

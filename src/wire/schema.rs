@@ -6,7 +6,7 @@
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde_json::Value;
 
-use super::event::{Event, StreamNotice};
+use super::event::{Event, StreamNotice, Webhook};
 use super::{DeviceFrame, Hello, HubFrame, PollAck, PollAcked, Polled, Welcome};
 use crate::domain::{
     CancelBody, Envelope, MessageBody, Problem, Progress, ProjectInfo, RecallBody, Receipt, Reply,
@@ -38,6 +38,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("poll_acked", of::<PollAcked>()),
         ("event", of::<Event>()),
         ("stream_notice", of::<StreamNotice>()),
+        ("webhook", of::<Webhook>()),
         ("problem", of::<Problem>()),
     ]
 }

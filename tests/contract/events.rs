@@ -10,8 +10,8 @@ use remote_collab::domain::{
     Stage, TaskStatus, Trust, WallMs,
 };
 use remote_collab::wire::event::{
-    Accepted, Answered, AttemptBegan, EndReason, Event, Outcome, Position, Reached, Rerouted,
-    ResetReason, Stands, Step, StreamNotice, Told,
+    Accepted, Answered, AttemptBegan, CallbackData, EndReason, Event, Outcome, Position, Reached,
+    Rerouted, ResetReason, Stands, Step, StreamNotice, Told, Webhook, utc,
 };
 use remote_collab::wire::schema;
 use serde_json::{Value, json};
@@ -166,6 +166,47 @@ fn every_type_of_event_has_its_golden_file_and_follows_its_schema() {
         .collect();
     let wanted: BTreeSet<String> = all().iter().map(|(n, ..)| format!("{n}.json")).collect();
     assert_eq!(files, wanted);
+}
+
+#[test]
+fn the_golden_callback_follows_its_schema() {
+    let status = told().remove(7);
+    let outcome = match told().remove(6) {
+        Told::TaskResult(outcome) => Some(outcome),
+        _ => None,
+    };
+    let event = Event {
+        id: id(1),
+        at: NOW,
+        device: DeviceId::new("laptop-2").unwrap(),
+        project: None,
+        what: status,
+    };
+    let webhook = Webhook {
+        kind: event.what.kind().to_owned(),
+        timestamp: utc(event.at),
+        data: CallbackData {
+            url: format!("/tasks/{}", event.id),
+            event,
+            result: outcome,
+            metadata: Some(json!({"build": 7})),
+        },
+    };
+    let path = dir().parent().unwrap().join("webhook.json");
+    let text = serde_json::to_string_pretty(&webhook).unwrap() + "\n";
+    if std::env::var_os("UPDATE_PROTO").is_some() && !path.exists() {
+        std::fs::write(&path, &text).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(&path).unwrap_or_default(), text);
+    let (_, schema) = schema::all()
+        .into_iter()
+        .find(|(n, _)| *n == "webhook")
+        .unwrap();
+    let value: Value = serde_json::from_str(&text).unwrap();
+    jsonschema::validator_for(&schema)
+        .unwrap()
+        .validate(&value)
+        .unwrap();
 }
 
 #[test]

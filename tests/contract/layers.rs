@@ -77,7 +77,7 @@ const HEAVY: &[(&str, &[&str])] = &[
     ("backoff", &["daemon/retry_timer.rs"]),
     ("hyper", &["hub/listen/"]),
     ("hyper_util", &["hub/listen/mod.rs"]),
-    ("reqwest", &["daemon/http.rs"]),
+    ("reqwest", &["daemon/http.rs", "hub/webhooks/client.rs"]),
     ("rcgen", &["daemon/tls_tests.rs", "hub/tls/tests.rs"]),
 ];
 

@@ -19,7 +19,12 @@ async fn a_hub_in_a_process_of_its_own() {
     let Some(dir) = std::env::var_os(CHILD) else {
         return;
     };
-    let hub = hub::start(config(Path::new(&dir))).await.unwrap();
+    let mut config = config(Path::new(&dir));
+    if std::env::var_os(CALLBACKS[0].0).is_some() {
+        config.webhooks.allow_private = true;
+        config.webhooks.first_wait = std::time::Duration::from_secs(1);
+    }
+    let hub = hub::start(config).await.unwrap();
     let token = token(&hub, "ci", "default", ALL_SCOPES, Trust::Run).await;
     println!("\n{}", json!({"url": hub.url(), "token": token}));
     std::future::pending::<()>().await;
@@ -34,7 +39,14 @@ impl Drop for Killed {
     }
 }
 
+/// Lets the child call back to this machine, and again a second after a failure.
+pub(crate) const CALLBACKS: &[(&str, &str)] = &[("REMOTE_COLLAB_TEST_HUB_CALLBACKS", "1")];
+
 pub(crate) fn spawn(dir: &Path) -> (Killed, Value) {
+    spawn_with(dir, &[])
+}
+
+pub(crate) fn spawn_with(dir: &Path, env: &[(&str, &str)]) -> (Killed, Value) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
@@ -42,6 +54,7 @@ pub(crate) fn spawn(dir: &Path) -> (Killed, Value) {
             "--nocapture",
         ])
         .env(CHILD, dir)
+        .envs(env.iter().copied())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();

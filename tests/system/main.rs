@@ -27,6 +27,8 @@ mod hub_results;
 mod hub_socket;
 mod hub_tasks;
 #[cfg(target_os = "linux")]
+mod hub_webhooks;
+#[cfg(target_os = "linux")]
 mod killed;
 #[cfg(target_os = "linux")]
 mod lifecycle;

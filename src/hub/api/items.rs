@@ -43,6 +43,9 @@ pub(crate) struct Common {
     /// For how long it is worth delivering, seconds; a day for a task, seven for a message when not said.
     #[schemars(range(min = 1, max = 2_592_000))]
     expires_in_s: Option<i64>,
+    /// Where its end and each reply are POSTed by Standard Webhooks: an `https` URL of the public Internet.
+    #[schemars(length(max = 2048), url)]
+    callback_url: Option<String>,
 }
 
 impl Common {
@@ -63,17 +66,12 @@ impl Common {
             other => other,
         };
         let (project, device) = (name("project"), name("device"));
-        if f.take("callback_url").is_some() {
-            f.fault(
-                "callback_url",
-                "is not offered by this version: read the `url` of the answer instead",
-            );
-        }
         Self {
             session_id,
             project,
             device,
             priority: f.shaped("priority"),
+            callback_url: f.text("callback_url"),
             expires_in_s: f.number("expires_in_s", 1, MAX_EXPIRES_S),
         }
     }
@@ -106,7 +104,14 @@ pub(crate) fn accept(hub: &Hub, caller: &Caller, draft: Draft) -> ApiResult<Effe
         device,
         priority,
         expires_in_s,
+        callback_url,
     } = draft.common;
+    let callback = callback_url
+        .map(|url| {
+            let token = caller.producer()?.jti;
+            hub.webhooks.accept(&caller.account, token, url)
+        })
+        .transpose()?;
     let want = Want {
         session: session_id,
         project,
@@ -191,6 +196,7 @@ pub(crate) fn accept(hub: &Hub, caller: &Caller, draft: Draft) -> ApiResult<Effe
         presumed: false,
         deadline: None,
         watch: None,
+        callback,
     };
     let url = format!("/{path}/{}", draft.id);
     let mut ops = vec![Op::Append {

@@ -13,6 +13,7 @@ use super::super::once::{self, Answer, Effect, Once};
 use super::super::problem::ApiResult;
 use super::super::records::ItemKind;
 use super::super::state::Hub;
+use super::super::webhooks;
 use super::Path;
 use super::asked::MessagePost;
 use super::items::{self, Common, Draft, new_id};
@@ -71,5 +72,7 @@ pub(crate) async fn get(
 ) -> ApiResult<Json<MessageView>> {
     caller.need(Scope::MessagesRead)?;
     let item = items::one(&hub, &caller, ItemKind::Message, &id).await?;
-    Ok(Json(MessageView::of(&item)))
+    let mut view = MessageView::of(&item);
+    view.common.callback = webhooks::view(&hub, &caller.account, &item).await?;
+    Ok(Json(view))
 }

@@ -13,6 +13,7 @@ use super::super::once::{self, Answer, Effect, Once};
 use super::super::problem::ApiResult;
 use super::super::records::ItemKind;
 use super::super::state::Hub;
+use super::super::webhooks;
 use super::Path;
 use super::asked::TaskPost;
 use super::items::{self, Common, Draft, new_id};
@@ -111,5 +112,7 @@ pub(crate) async fn get(
 ) -> ApiResult<Json<TaskView>> {
     caller.need(Scope::TasksRead)?;
     let item = items::one(&hub, &caller, ItemKind::Task, &id).await?;
-    Ok(Json(TaskView::of(&item)))
+    let mut view = TaskView::of(&item);
+    view.common.callback = webhooks::view(&hub, &caller.account, &item).await?;
+    Ok(Json(view))
 }

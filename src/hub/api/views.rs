@@ -11,6 +11,7 @@ use super::super::records::{
     Attempt, DeviceRecord, ItemRecord, ProjectRecord, Rerouted, SessionRecord,
 };
 use super::super::state::Hub;
+use super::super::webhooks::CallbackView;
 use crate::auth::PublicKey;
 use crate::domain::{
     AccountId, DeviceId, EnvelopeId, Priority, ProjectInfo, ProjectName, Receipt, Reply, Sender,
@@ -117,6 +118,9 @@ pub(crate) struct CommonView {
     /// The devices that it was taken from because they stayed away, oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) rerouted: Vec<Rerouted>,
+    /// How its callback stands; shown for one item, not in lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) callback: Option<CallbackView>,
 }
 
 /// What became of the wish to call a task or a message off.
@@ -383,6 +387,7 @@ impl CommonView {
             metadata: item.metadata.clone(),
             cancel_requested_at: asked.map(|wish| wish.at),
             rerouted: item.rerouted.clone(),
+            callback: None,
         }
     }
 }

@@ -22,7 +22,7 @@ mod tell;
 
 pub(crate) use filter::Filter;
 pub(crate) use stream::{Begin, Frame, Reader, Streams, Watching, has_more, open};
-pub(crate) use tell::{event, note, progress, told};
+pub(crate) use tell::{event, note, outcome, progress, told};
 
 /// How event streams are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -138,7 +138,8 @@ fn answered(reply: &Reply) -> Answered {
     }
 }
 
-fn outcome(result: &TaskResult) -> Outcome {
+/// A result, as events show it.
+pub(crate) fn outcome(result: &TaskResult) -> Outcome {
     let (text, cut) = cut(&result.text);
     Outcome {
         text,

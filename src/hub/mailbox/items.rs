@@ -8,6 +8,7 @@ use crate::hub::problem::{ApiError, ApiResult};
 use crate::hub::records::{self, ItemKind, ItemRecord, control_key};
 use crate::hub::state::Hub;
 use crate::hub::store::{Expect, Op, Records, StoreError, Stored};
+use crate::hub::webhooks::owed;
 use crate::wire::event::Told;
 
 /// The records that some envelopes belong to; two attempts of one task share one.
@@ -111,7 +112,10 @@ impl Items {
 
 fn notes(account: &AccountId, item: &ItemRecord, told: &[Told], now: WallMs) -> Vec<Op> {
     let events = told.iter().map(|what| event(item, what.clone(), now));
-    events.map(|event| note(account, &event)).collect()
+    events
+        .flat_map(|event| [Some(note(account, &event)), owed(account, item, &event)])
+        .flatten()
+        .collect()
 }
 
 /// The steps that write a task or a message: the only way in which one is written, so that whatever changes is told in

@@ -12,7 +12,7 @@ use crate::hub::records::{self, OutboxRecord, ProjectRecord, SessionRecord};
 use crate::hub::reports::{self, Effect};
 use crate::hub::silence;
 use crate::hub::state::Hub;
-use crate::hub::store::{Commit, Expect, Op, StoreError};
+use crate::hub::store::{Expect, Op, StoreError};
 use crate::wire::RejectedReport;
 
 impl Hub {
@@ -45,7 +45,7 @@ impl Hub {
             ops.extend(steps);
             let key = OutboxRecord::key(&c.account, &c.device);
             ops.push(records::put(key, &outbox, Expect::Any, None));
-            match self.store.commit(ops).await {
+            match self.commit(ops).await {
                 Ok(_) => {
                     c.reported.fetch_max(last, Ordering::Relaxed);
                     for s in sessions {

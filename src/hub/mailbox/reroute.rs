@@ -11,7 +11,7 @@ use crate::hub::directory::{Standing, Want};
 use crate::hub::handed::Absent;
 use crate::hub::records::{DeviceRecord, ItemKind, ItemRecord, Rerouted};
 use crate::hub::state::Hub;
-use crate::hub::store::{Commit, Mailbox, MailboxId, Op, StoreError};
+use crate::hub::store::{Mailbox, MailboxId, Op, StoreError};
 
 /// Envelopes of one device that one pass looks at.
 const PER_DEVICE: u32 = 200;
@@ -147,7 +147,7 @@ impl Hub {
             &after,
             now,
         ));
-        match self.store.commit(ops).await {
+        match self.commit(ops).await {
             Ok(_) => {
                 if item.kind == ItemKind::Task {
                     self.slots.take(to, self.mono.now());

@@ -6,7 +6,7 @@ use crate::hub::records::{self, ItemKind, ItemRecord};
 use crate::hub::reports::{self, Effect};
 use crate::hub::silence::{self, Verdict};
 use crate::hub::state::Hub;
-use crate::hub::store::{Commit, Expect, Mailbox, MailboxId, Op, Records, StoreError};
+use crate::hub::store::{Expect, Mailbox, MailboxId, Op, Records, StoreError};
 
 /// Envelopes or records that one sweep step looks at.
 const SWEEP: u32 = 200;
@@ -77,7 +77,7 @@ impl Hub {
                 }
             }
         }
-        match self.store.commit(ops).await {
+        match self.commit(ops).await {
             // A report came first; the next pass looks again.
             Ok(_) | Err(StoreError::Conflict { .. }) => Ok(()),
             Err(e) => Err(e),
@@ -137,7 +137,7 @@ impl Hub {
                 now,
             ));
         }
-        match self.store.commit(ops).await {
+        match self.commit(ops).await {
             // The device spoke at this moment.
             Ok(_) | Err(StoreError::Conflict { .. }) => Ok(()),
             Err(e) => Err(e),

@@ -1,0 +1,359 @@
+//! Makes the calls that are owed: one at a time per item, a few per host, some in all.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+
+use super::client::{Call, Caller};
+use super::plan::{Outcome, Verdict, judge};
+use super::{HookRecord, HookState, PREFIX, Shared, put_state, signature, state_key};
+use crate::auth::crypto::random;
+use crate::domain::{EnvelopeId, WallMs};
+use crate::hub::clock::wall;
+use crate::hub::records;
+use crate::hub::store::{Commit, Expect, Op, Records, StoreError};
+
+/// Calls under way: in all, and to one host.
+const IN_ALL: usize = 16;
+const PER_HOST: usize = 4;
+/// Time between two looks into the store for what was not told.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+/// Calls that are held in memory; the others are read when there is room.
+const HELD: usize = 20_000;
+const PAGE: u32 = 500;
+
+/// An item, by the middle of its records' keys: `<account>/<item>`.
+type ItemKey = String;
+
+struct Worker {
+    hub: Shared,
+    caller: Arc<Caller>,
+    /// What is owed, in order per item.
+    owed: BTreeMap<ItemKey, BTreeMap<String, HookRecord>>,
+    busy: HashSet<ItemKey>,
+    hosts: HashMap<String, usize>,
+    calls: JoinSet<Ended>,
+}
+
+struct Ended {
+    item: ItemKey,
+    host: String,
+    key: String,
+    /// What is to be written, and whether the call, or all of the item's, is no longer owed.
+    after: After,
+}
+
+enum After {
+    Done,
+    Stopped,
+    Again(HookRecord),
+}
+
+/// Makes calls until the hub stops.
+pub(crate) async fn run(hub: Shared) {
+    let config = hub.webhooks.config.clone();
+    let caller = tokio::task::spawn_blocking(move || {
+        Caller::new(config.resolver.clone(), config.allow_private)
+    });
+    let inbox = hub
+        .webhooks
+        .inbox
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .take();
+    let (Ok(caller), Some(inbox)) = (caller.await, inbox) else {
+        return;
+    };
+    let worker = Worker {
+        hub,
+        caller: Arc::new(caller),
+        owed: BTreeMap::new(),
+        busy: HashSet::new(),
+        hosts: HashMap::new(),
+        calls: JoinSet::new(),
+    };
+    worker.run(inbox).await;
+}
+
+impl Worker {
+    async fn run(mut self, mut inbox: mpsc::Receiver<(String, HookRecord)>) {
+        let draining = self.hub.draining.clone();
+        let mut look = interval(LOOK_EVERY);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let next = self.start_due();
+            let wake = next.map(|at| {
+                let ms = u64::try_from(at.0 - wall().0).unwrap_or(0);
+                Instant::now() + Duration::from_millis(ms)
+            });
+            tokio::select! {
+                // What is under way is cut; it is owed still, and made again after the restart.
+                () = draining.cancelled() => return,
+                Some((key, record)) = inbox.recv() => self.take_in(key, record),
+                Some(ended) = self.calls.join_next() => match ended {
+                    Ok(ended) => self.ended(ended),
+                    // A call that panicked keeps its item busy: the next start makes it again.
+                    Err(e) => tracing::error!(error = %e, "a callback ended badly"),
+                },
+                () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => {}
+                _ = look.tick() => {
+                    if let Err(e) = self.look().await {
+                        tracing::warn!(error = %e, "the callbacks cannot be read; tried again");
+                    }
+                }
+            }
+            self.count();
+        }
+    }
+
+    fn held(&self) -> usize {
+        self.owed.values().map(BTreeMap::len).sum()
+    }
+
+    /// Reads what is owed and not known here.
+    async fn look(&mut self) -> Result<(), StoreError> {
+        let mut from = None;
+        while self.held() < HELD {
+            let page = self
+                .hub
+                .store
+                .list(PREFIX, from.take(), PAGE, false)
+                .await?;
+            let full = page.len() == PAGE as usize;
+            for stored in &page {
+                if let Some(record) = records::read(stored) {
+                    self.take_in(stored.key.clone(), record);
+                }
+            }
+            from = page.last().map(|s| s.key.clone());
+            if !full {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn take_in(&mut self, key: String, record: HookRecord) {
+        let item = key[PREFIX.len()..].rsplit_once('/');
+        if let Some((item, _)) = item {
+            let item = item.to_owned();
+            // What is under way may have been written anew meanwhile.
+            if !self.busy.contains(&item)
+                || !self.owed.get(&item).is_some_and(|o| o.contains_key(&key))
+            {
+                self.owed
+                    .entry(item)
+                    .or_default()
+                    .entry(key)
+                    .or_insert(record);
+            }
+        }
+    }
+
+    /// Tells the rest of the hub how much waits.
+    fn count(&self) {
+        let mut waiting = HashMap::new();
+        for (item, calls) in &self.owed {
+            let account = item.split('/').next().unwrap_or_default();
+            *waiting.entry(account.to_owned()).or_default() += calls.len();
+        }
+        let shared = &self.hub.webhooks.waiting;
+        *shared.lock().unwrap_or_else(PoisonError::into_inner) = waiting;
+    }
+
+    /// Starts what is due and has room; tells when the next is due.
+    fn start_due(&mut self) -> Option<WallMs> {
+        let now = wall();
+        let mut next: Option<WallMs> = None;
+        let mut due = Vec::new();
+        for (item, calls) in &self.owed {
+            let Some((key, record)) = calls.first_key_value() else {
+                continue;
+            };
+            if self.busy.contains(item) {
+                continue;
+            }
+            if record.next_at > now {
+                next = Some(next.map_or(record.next_at, |n| n.min(record.next_at)));
+                continue;
+            }
+            due.push((record.next_at, item.clone(), key.clone(), record.clone()));
+        }
+        due.sort_by_key(|(at, ..)| *at);
+        for (_, item, key, record) in due {
+            if self.calls.len() >= IN_ALL {
+                break;
+            }
+            let host = host(&record.url);
+            let to_host = self.hosts.entry(host.clone()).or_default();
+            if *to_host >= PER_HOST {
+                continue;
+            }
+            *to_host += 1;
+            self.busy.insert(item.clone());
+            let (hub, caller) = (Arc::clone(&self.hub), Arc::clone(&self.caller));
+            self.calls.spawn(async move {
+                let after = one(&hub, &caller, &item, &key, record).await;
+                Ended {
+                    item,
+                    host,
+                    key,
+                    after,
+                }
+            });
+        }
+        next
+    }
+
+    fn ended(&mut self, ended: Ended) {
+        self.busy.remove(&ended.item);
+        if let Some(n) = self.hosts.get_mut(&ended.host) {
+            *n -= 1;
+            if *n == 0 {
+                self.hosts.remove(&ended.host);
+            }
+        }
+        let Some(calls) = self.owed.get_mut(&ended.item) else {
+            return;
+        };
+        match ended.after {
+            After::Again(record) => {
+                calls.insert(ended.key, record);
+            }
+            After::Done => {
+                calls.remove(&ended.key);
+            }
+            // The others of this item find that it stopped when their turn comes.
+            After::Stopped => {
+                calls.remove(&ended.key);
+            }
+        }
+        if calls.is_empty() {
+            self.owed.remove(&ended.item);
+        }
+    }
+}
+
+fn host(url: &str) -> String {
+    let url = url::Url::parse(url).ok();
+    url.and_then(|u| Some(u.host_str()?.to_owned()))
+        .unwrap_or_default()
+}
+
+/// Makes one call and commits what became of it.
+async fn one(
+    hub: &Shared,
+    caller: &Caller,
+    item: &str,
+    key: &str,
+    mut record: HookRecord,
+) -> After {
+    let Some((account, Ok(id))) = item
+        .split_once('/')
+        .map(|(account, id)| (account, id.parse::<EnvelopeId>()))
+    else {
+        return After::Stopped;
+    };
+    match go(hub, caller, account, id, key, &mut record).await {
+        Ok(after) => after,
+        Err(e) => {
+            // The call may have been made: it is made again, with the same id.
+            tracing::warn!(error = %e, "the outcome of a callback was not stored");
+            record.next_at = wall().plus(5_000);
+            After::Again(record)
+        }
+    }
+}
+
+async fn go(
+    hub: &Shared,
+    caller: &Caller,
+    account: &str,
+    id: EnvelopeId,
+    key: &str,
+    record: &mut HookRecord,
+) -> Result<After, StoreError> {
+    let stored = hub.store.get(state_key(account, id)).await?;
+    let mut state: HookState = stored.as_ref().and_then(records::read).unwrap_or_default();
+    let done = Op::Delete {
+        key: key.to_owned(),
+        expect: Expect::Any,
+    };
+    if state.stopped {
+        hub.store.commit(vec![done]).await?;
+        return Ok(After::Stopped);
+    }
+    let outcome = attempt(hub, caller, key, record).await;
+    record.attempts += 1;
+    let now = wall();
+    let first = i64::try_from(hub.webhooks.config.first_wait.as_millis()).unwrap_or(i64::MAX);
+    let spin = random::<4>().map_or(0, u32::from_le_bytes);
+    let verdict = judge(
+        &outcome,
+        record.attempts,
+        record.created_at,
+        now,
+        first,
+        spin,
+    );
+    state.attempts = record.attempts;
+    state.next_at = None;
+    state.last_error = match &outcome {
+        Outcome::Failed { why, .. } => Some(why.clone()),
+        Outcome::Gone => Some("answered 410 Gone: no further call is made".to_owned()),
+        Outcome::Delivered => None,
+    };
+    let (op, after) = match verdict {
+        Verdict::Done => {
+            state.delivered += 1;
+            state.delivered_at = Some(now);
+            (done, After::Done)
+        }
+        Verdict::Stop => {
+            state.stopped = true;
+            (done, After::Stopped)
+        }
+        Verdict::GiveUp => {
+            tracing::warn!(%id, attempts = record.attempts, "a callback was given up");
+            (done, After::Done)
+        }
+        Verdict::Again { at } => {
+            state.next_at = Some(at);
+            record.next_at = at;
+            let again = records::put(key.to_owned(), record, Expect::Any, None);
+            (again, After::Again(record.clone()))
+        }
+    };
+    hub.store
+        .commit(vec![op, put_state(account, id, &state, now)])
+        .await?;
+    Ok(after)
+}
+
+async fn attempt(hub: &Shared, caller: &Caller, key: &str, record: &HookRecord) -> Outcome {
+    let secret = hub.webhooks.secret(&record.token);
+    if hub.directory.is_revoked(&record.token) {
+        return Outcome::Gone;
+    }
+    let id = format!("evt_{}", key.rsplit('/').next().unwrap_or_default());
+    let timestamp = wall().0 / 1000;
+    let signed = secret.and_then(|s| signature(&s, &id, timestamp, &record.body));
+    let Some(signature) = signed else {
+        return Outcome::Failed {
+            why: "the token has no webhook secret to sign with".to_owned(),
+            retry_after_s: None,
+        };
+    };
+    let call = Call {
+        url: record.url.clone(),
+        id,
+        timestamp,
+        signature,
+        body: record.body.clone(),
+    };
+    caller.call(&call).await
+}
