@@ -101,7 +101,7 @@ fn operation(route: &Route, schemas: &mut Schemas) -> Value {
     }
     if let Some((shape, example)) = route.body {
         operation["requestBody"] = json!({
-            "required": true,
+            "required": !route.body_optional,
             "content": {"application/json": {
                 "schema": shape(&mut schemas.read), "example": text(example),
             }},

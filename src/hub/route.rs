@@ -67,6 +67,8 @@ pub(crate) struct Route {
     pub(crate) headers: Vec<(&'static str, Schema, bool, &'static str)>,
     /// A struct that is the body, and one such body as JSON text.
     pub(crate) body: Option<(Shape, &'static str)>,
+    /// Whether an empty body means an empty object.
+    pub(crate) body_optional: bool,
     pub(crate) success: Vec<Success>,
     refuses: BTreeSet<Code>,
     handler: MethodRouter<Arc<Hub>>,
@@ -111,6 +113,7 @@ impl Route {
             query: None,
             headers: Vec::new(),
             body: None,
+            body_optional: false,
             success: Vec::new(),
             refuses: BTreeSet::new(),
             handler,
@@ -170,6 +173,12 @@ impl Route {
             Code::TooLarge,
             Code::UnsupportedMediaType,
         ]);
+        self
+    }
+
+    /// The body may be left out.
+    pub(crate) fn or_nothing(mut self) -> Self {
+        self.body_optional = true;
         self
     }
 

@@ -34,11 +34,11 @@ pub(crate) fn routes() -> Vec<Route> {
         get("/tasks/{id}", "get_task", "Shows a task", tasks::get)
             .needs(Scope::TasksRead).answers::<views::TaskView>(200, "The task").refuses(&[Code::UnknownTask]),
         post("/tasks/{id}/cancel", "cancel_task", "Calls a task off; where a device may have it, the device decides", calling_off::cancel)
-            .needs(Scope::TasksWrite).once().body::<asked::CancelPost>("{}")
+            .needs(Scope::TasksWrite).once().body::<asked::CancelPost>("{}").or_nothing()
             .answers::<views::CancelAnswer>(200, "Called off").answers::<views::CancelAnswer>(202, "Its device is asked").with("Location", "Where the task is shown")
             .refuses(&[Code::UnknownTask, Code::Conflict, Code::TrustTooLow, Code::MailboxFull]),
         post("/tasks/{id}/retry", "retry_task", "Tries a task that ended once more", retry::retry)
-            .needs(Scope::TasksWrite).once().body::<asked::RetryPost>(r#"{"force": false}"#)
+            .needs(Scope::TasksWrite).once().body::<asked::RetryPost>(r#"{"force": false}"#).or_nothing()
             .answers::<views::RetryAnswer>(202, "A new attempt is on its way").with("Location", "Where the task is shown")
             .refuses(&[Code::UnknownTask, Code::Conflict, Code::TrustTooLow, Code::TargetRequired, Code::UnknownTarget, Code::MailboxFull]),
         get("/tasks/{id}/result", "get_result", "A result's whole text", result::get)
@@ -90,10 +90,10 @@ pub(crate) fn routes() -> Vec<Route> {
         get("/projects", "list_projects", "Lists the known projects", directory::projects)
             .needs_token().query::<asked::ProjectsQuery>().answers::<views::ProjectPage>(200, "A page of them").refuses(&[Code::CursorInvalid]),
         post("/projects/{p}/approve", "approve_project", "Lets a device serve a project; `p` is its name or path, percent-encoded", approval::approve)
-            .needs(Scope::DevicesAdmin).once().body::<asked::ApprovePost>(r#"{"device": "laptop-4f9a2c1d"}"#)
+            .needs(Scope::DevicesAdmin).once().body::<asked::ApprovePost>(r#"{"device": "laptop-4f9a2c1d"}"#).or_nothing()
             .answers::<views::ProjectView>(200, "The project").refuses(&[Code::UnknownTarget, Code::TargetRequired]),
         post("/projects/{p}/unapprove", "unapprove_project", "Lets a device serve a project no longer", approval::unapprove)
-            .needs(Scope::DevicesAdmin).once().body::<asked::ApprovePost>(r#"{"device": "laptop-4f9a2c1d"}"#)
+            .needs(Scope::DevicesAdmin).once().body::<asked::ApprovePost>(r#"{"device": "laptop-4f9a2c1d"}"#).or_nothing()
             .answers::<views::ProjectView>(200, "The project").refuses(&[Code::UnknownTarget, Code::TargetRequired]),
         post("/enroll", "enroll_device", "Makes a device of a public key; takes a join token", enroll::enroll)
             .needs(Scope::DevicesEnroll).once()
