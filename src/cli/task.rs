@@ -131,7 +131,7 @@ pub(super) fn run(global: &Global, args: &TaskArgs) -> Result<Exit, Failure> {
             answer["device"].as_str().unwrap_or("-")
         ));
         let task = wait(&api, &id, args.wait_for).await?;
-        ended(global, &task)
+        ended(global, &api, &task).await
     })
 }
 
@@ -206,12 +206,19 @@ impl Follower<'_> {
         while let Some(event) = events.next().await? {
             self.after = event.id.or(self.after.take());
             let data: Value = serde_json::from_str(&event.data).unwrap_or_default();
-            if event.kind == "progress" {
-                if let Some(text) = progress(&data) {
-                    self.tell(text);
+            match event.kind.as_str() {
+                "task.progress" => {
+                    if let Some(text) = progress(&data) {
+                        self.tell(text);
+                    }
                 }
-            } else if let Some(task) = self.look().await? {
-                return Ok(Some(task));
+                // What moves the task, or may have moved it unseen.
+                "task.status" | "task.attempt" | "snapshot" | "reset" | "end" => {
+                    if let Some(task) = self.look().await? {
+                        return Ok(Some(task));
+                    }
+                }
+                _ => {}
             }
         }
         self.look().await
@@ -259,7 +266,7 @@ pub(super) fn status(task: &Value) -> String {
 
 /// A step of a run in one line.
 fn progress(data: &Value) -> Option<String> {
-    let text = data["body"]["text"].as_str().or(data["text"].as_str())?;
+    let text = data["text"].as_str()?;
     let line = text.lines().find(|l| !l.trim().is_empty())?;
     let mut shown: String = line.chars().take(SHOWN).collect();
     if shown.len() < line.len() {
@@ -269,12 +276,21 @@ fn progress(data: &Value) -> Option<String> {
 }
 
 /// Tells the end: the result on standard output, the exit code by status.
-pub(super) fn ended(global: &Global, task: &Value) -> Result<Exit, Failure> {
+pub(super) async fn ended(
+    global: &Global,
+    api: &ProducerHttp,
+    task: &Value,
+) -> Result<Exit, Failure> {
     let completed = task["status"] == TaskStatus::Completed.as_str();
     if global.json {
         say(task)?;
     } else if let Some(text) = task["result"]["text"].as_str() {
-        say(text)?;
+        if task["result"]["truncated"] == true {
+            let id = task["id"].as_str().unwrap_or_default();
+            say(whole(api, id).await?)?;
+        } else {
+            say(text)?;
+        }
     }
     if completed {
         return Ok(Exit::Ok);
@@ -287,6 +303,13 @@ pub(super) fn ended(global: &Global, task: &Value) -> Result<Exit, Failure> {
         Failure::new(format!("the task {id} ended as {}", status(task)))
             .hint(format!("`remote-collab tasks retry {id}` tries it again")),
     )
+}
+
+/// The whole text of a result that is shown cut.
+pub(super) async fn whole(api: &ProducerHttp, id: &str) -> Result<String, Failure> {
+    api.text(&["tasks", id, "result"])
+        .await
+        .map_err(|e| failure(api, &e))
 }
 
 /// Something for the person who waits; nobody else reads it.

@@ -7,7 +7,7 @@ use super::Global;
 use super::long_running::runtime;
 use super::producer::{ProducerArgs, get, post};
 use super::report::{Exit, Failure, say};
-use super::task::{ended, status, wait};
+use super::task::{ended, status, wait, whole};
 use crate::delivery::fence::utc;
 use crate::domain::{EnvelopeId, WallMs};
 
@@ -44,6 +44,8 @@ enum TasksCommand {
     Show(OneArgs),
     /// Wait for a task's end, print the result, and exit 0 only if it completed
     Wait(OneArgs),
+    /// Print a result's whole text, however long it is
+    Result(OneArgs),
     /// Cancel a task
     Cancel(OneArgs),
     /// Try a task again that has ended
@@ -74,8 +76,20 @@ pub(super) fn run(global: &Global, args: &TasksArgs) -> Result<Exit, Failure> {
         }
         Some(TasksCommand::Wait(one)) => {
             let api = one.producer.open(global)?;
-            let task = runtime()?.block_on(wait(&api, &one.id.to_string(), None))?;
-            ended(global, &task)
+            runtime()?.block_on(async {
+                let task = wait(&api, &one.id.to_string(), None).await?;
+                ended(global, &api, &task).await
+            })
+        }
+        Some(TasksCommand::Result(one)) => {
+            let api = one.producer.open(global)?;
+            let text = runtime()?.block_on(whole(&api, &one.id.to_string()))?;
+            if global.json {
+                say(json!({ "text": text }))?;
+            } else {
+                say(text)?;
+            }
+            Ok(Exit::Ok)
         }
         Some(TasksCommand::Cancel(one)) => change(global, one, "cancel"),
         Some(TasksCommand::Retry(one)) => change(global, one, "retry"),

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::{Client, Method, Response, StatusCode, header};
+use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, header};
 use rustls::ClientConfig;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -20,9 +20,12 @@ use crate::config::HubUrl;
 use crate::core::client::DialFailure;
 use crate::domain::{AccountId, Code, DeviceId, Problem, ProjectName, SessionId};
 
+mod producer;
+
+pub use producer::{Events, ProducerHttp, Verb};
+
 use super::clock;
 use super::credentials::{Credentials, CredentialsError, Enrolment};
-use super::server_events::{EventReader, ServerEvent};
 use super::store::Upload;
 use super::way::{Resolve, Way};
 
@@ -30,10 +33,6 @@ use super::way::{Resolve, Way};
 const DEADLINE: Duration = Duration::from_secs(10);
 /// How long a piece of an upload may take.
 const PIECE_DEADLINE: Duration = Duration::from_secs(60);
-/// How long a stream of events may last before it is opened anew.
-const STREAM: Duration = Duration::from_secs(24 * 3600);
-/// The longest silence of a stream: the hub's heartbeat comes every 15 s.
-const SILENCE: Duration = Duration::from_secs(45);
 /// Largest answer, bytes.
 const MAX_ANSWER: usize = 4 << 20;
 
@@ -121,146 +120,6 @@ struct Enrolled {
     device_id: DeviceId,
     hub_id: String,
     account: AccountId,
-}
-
-/// How a producer's call begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verb {
-    /// Reads.
-    Get,
-    /// Posts a body.
-    Post,
-}
-
-/// The hub's HTTP API for a producer: calls with its token.
-pub struct ProducerHttp {
-    client: Client,
-    way: Way,
-    hub: HubUrl,
-    token: Token,
-}
-
-impl std::fmt::Debug for ProducerHttp {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ProducerHttp")
-            .field("hub", &self.hub)
-            .finish_non_exhaustive()
-    }
-}
-
-impl ProducerHttp {
-    /// The API of `hub`, reached this way, with this token.
-    ///
-    /// # Errors
-    /// When the client cannot be set up.
-    pub fn new(way: &Way, hub: HubUrl, token: Token) -> Result<Self, HttpError> {
-        Ok(Self {
-            client: client(way)?,
-            way: way.clone(),
-            hub,
-            token,
-        })
-    }
-
-    /// The hub that is called.
-    #[must_use]
-    pub const fn hub(&self) -> &HubUrl {
-        &self.hub
-    }
-
-    /// One call: the JSON of the answer.
-    ///
-    /// # Errors
-    /// When there is no answer, or it is no success.
-    pub async fn call(
-        &self,
-        verb: Verb,
-        path: &[&str],
-        query: &[(&str, String)],
-        key: Option<&str>,
-        body: Option<&Value>,
-    ) -> Result<Value, HttpError> {
-        let method = match verb {
-            Verb::Get => Method::GET,
-            Verb::Post => Method::POST,
-        };
-        let request = self.request(method, path, query);
-        let request = match key {
-            Some(key) => request.header("idempotency-key", key),
-            None => request,
-        };
-        let request = match body {
-            Some(body) => request.json(body),
-            None => request,
-        };
-        read(accepted(send(&self.way, &self.client, request).await?).await?).await
-    }
-
-    /// Opens a stream of server-sent events, behind the event of this id where one is named.
-    ///
-    /// # Errors
-    /// When there is no answer, or it is no success.
-    pub async fn events(&self, path: &[&str], after: Option<&str>) -> Result<Events, HttpError> {
-        let request = self
-            .request(Method::GET, path, &[])
-            .header(header::ACCEPT, "text/event-stream")
-            // The stream lasts; its silence is bounded at each read.
-            .timeout(STREAM);
-        let request = match after {
-            Some(id) => request.header("last-event-id", id),
-            None => request,
-        };
-        let response = accepted(send(&self.way, &self.client, request).await?).await?;
-        Ok(Events {
-            response,
-            read: EventReader::default(),
-        })
-    }
-
-    fn request(
-        &self,
-        method: Method,
-        path: &[&str],
-        query: &[(&str, String)],
-    ) -> reqwest::RequestBuilder {
-        let mut url = self.hub.api(path);
-        if !query.is_empty() {
-            url.query_pairs_mut().extend_pairs(query);
-        }
-        self.client
-            .request(method, url)
-            .bearer_auth(self.token.expose())
-    }
-}
-
-/// An open stream of server-sent events.
-#[derive(Debug)]
-pub struct Events {
-    response: Response,
-    read: EventReader,
-}
-
-impl Events {
-    /// The next event; `None` at the stream's end. May be cancelled.
-    ///
-    /// # Errors
-    /// When the stream broke, was silent for longer than its heartbeats allow, or is no stream of events.
-    pub async fn next(&mut self) -> Result<Option<ServerEvent>, HttpError> {
-        loop {
-            if let Some(event) = self.read.take() {
-                return Ok(Some(event));
-            }
-            let chunk = tokio::time::timeout(SILENCE, self.response.chunk()).await;
-            let chunk = chunk.map_err(|_| HttpError::Network("the stream is silent".to_owned()))?;
-            match chunk.map_err(|e| HttpError::Network(said(&e)))? {
-                Some(bytes) => self
-                    .read
-                    .push(&bytes)
-                    .map_err(|e| HttpError::BadAnswer(e.to_owned()))?,
-                None => return Ok(None),
-            }
-        }
-    }
 }
 
 impl HubHttp {
@@ -567,21 +426,25 @@ async fn accepted(response: Response) -> Result<Response, HttpError> {
     Err(HttpError::Edge(status.as_u16()))
 }
 
-async fn read(mut response: Response) -> Result<Value, HttpError> {
+async fn read(response: Response) -> Result<Value, HttpError> {
+    let bytes = bytes(response, MAX_ANSWER).await?;
+    serde_json::from_slice(&bytes).map_err(|e| HttpError::BadAnswer(e.to_string()))
+}
+
+/// The body, of at most `most` bytes.
+async fn bytes(mut response: Response, most: usize) -> Result<Vec<u8>, HttpError> {
     let mut bytes = Vec::new();
     while let Some(chunk) = response
         .chunk()
         .await
         .map_err(|e| HttpError::Network(said(&e)))?
     {
-        if bytes.len() + chunk.len() > MAX_ANSWER {
-            return Err(HttpError::BadAnswer(format!(
-                "larger than {MAX_ANSWER} bytes"
-            )));
+        if bytes.len() + chunk.len() > most {
+            return Err(HttpError::BadAnswer(format!("larger than {most} bytes")));
         }
         bytes.extend_from_slice(&chunk);
     }
-    serde_json::from_slice(&bytes).map_err(|e| HttpError::BadAnswer(e.to_string()))
+    Ok(bytes)
 }
 
 /// The error with its causes, without the URL.

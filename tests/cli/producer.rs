@@ -55,6 +55,12 @@ async fn what_was_sent_can_be_listed_and_looked_at() {
         (&["tasks", "--limit", "1"], ""),
         (&["tasks", "--limit", "1", "--json"], ""),
         (&["tasks", "show", &id], ""),
+        (&["tasks", "cancel", &id], ""),
+        (&["tasks", "cancel", &id, "--json"], ""),
+        (&["tasks", "wait", &id], ""),
+        (&["tasks", "result", &id], ""),
+        (&["tasks", "retry", &id], ""),
+        (&["tasks", "show", &id], ""),
     ] {
         text += &call(args, stdin).await.1;
     }

@@ -11,7 +11,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
 use crate::support::SOON;
-use crate::support::claude::{ClaudeHome, claude_bin, finish};
+use crate::support::claude::{ClaudeHome, Finished, claude_bin, finish};
 use crate::support::fake_anthropic::FakeAnthropic;
 use crate::support::watch::Watch;
 
@@ -132,6 +132,15 @@ impl Bed {
             done.stderr
         );
         done.stdout.trim().to_owned()
+    }
+
+    /// Runs a producer's command, whatever it ends with; the token is in the environment.
+    pub(crate) async fn producer(&self, args: &[&str]) -> Finished {
+        let mut command = self.command(&self.home.join("nowhere"), args);
+        command
+            .args(["--hub", self.hub_url()])
+            .env("REMOTE_COLLAB_TOKEN", &self.token);
+        finish(&mut command, "").await
     }
 
     async fn spawn(&self, data_dir: &Path, args: &[&str]) -> Running {

@@ -13,6 +13,7 @@ mod cases_hand_over;
 mod cases_memory;
 mod cases_sessions;
 mod cases_text;
+mod cli_task;
 mod crashes;
 mod fake_api;
 mod harness;
