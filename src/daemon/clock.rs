@@ -88,6 +88,11 @@ fn read_ms(id: ClockId) -> u64 {
     s.saturating_mul(1_000).saturating_add(ns / 1_000_000)
 }
 
+/// Time since the machine was started, its sleep included where the system tells; nobody can set it.
+pub(crate) fn since_boot_ms() -> i64 {
+    i64::try_from(awake_ms().saturating_add(asleep_ms())).unwrap_or(i64::MAX)
+}
+
 fn awake_ms() -> u64 {
     read_ms(ClockId::Monotonic)
 }

@@ -39,6 +39,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 const RESYNC_GAP: Duration = Duration::from_millis(200);
 /// A plan of everything takes at most one part in this many of the actor's time, so that hooks find it free.
 const PLAN_SHARE: u32 = 5;
+/// A change of the clocks against each other from which on expiries are told anew, ms.
+const CLOCKS_DIFFER_MS: u64 = 500;
 /// Closed sessions that are remembered.
 const CLOSED_KEPT: usize = 500;
 /// How long a closed session is remembered, ms: longer than any message lives.
@@ -68,6 +70,8 @@ pub(crate) struct Brain {
     pub(super) projects: Vec<Project>,
     /// The user's policy for each, narrowed by the project's own file.
     pub(super) policies: BTreeMap<ProjectName, config::Policy>,
+    /// The hub's time minus this device's, as the mail's expiry was told last, ms.
+    hub_offset_ms: i64,
     last_ord: i64,
     /// Claims of programs, which the local API follows.
     pub(super) foreign: BTreeSet<ClaimId>,
@@ -119,6 +123,7 @@ impl Brain {
             paused,
             projects: Vec::new(),
             policies: BTreeMap::new(),
+            hub_offset_ms: 0,
             last_ord: i64::MIN,
             foreign: BTreeSet::new(),
             dirty: BTreeSet::new(),
@@ -284,6 +289,7 @@ impl Brain {
     /// Takes in what the store has that is not here yet.
     pub(super) async fn refresh(&mut self) -> Result<(), StoreError> {
         loop {
+            let offset = self.tell_time();
             let rows = self.parts.store.arrived(self.last_ord, BATCH).await?;
             let full = rows.len() >= BATCH as usize;
             let mut new = Vec::new();
@@ -292,7 +298,7 @@ impl Brain {
                 new.push(row.envelope.id);
                 self.mail
                     .entry(row.envelope.id)
-                    .or_insert_with(|| Mail::of(row));
+                    .or_insert_with(|| Mail::of(row, offset));
             }
             self.supersede(&new).await;
             self.plan_each(new).await;
@@ -300,6 +306,18 @@ impl Brain {
                 return Ok(());
             }
         }
+    }
+
+    /// The hub's mail expires by the hub's clock: its times are told anew when one of the clocks was set.
+    pub(super) fn tell_time(&mut self) -> i64 {
+        let offset = self.parts.store.hub_offset_ms();
+        if offset.abs_diff(self.hub_offset_ms) >= CLOCKS_DIFFER_MS {
+            self.hub_offset_ms = offset;
+            for mail in self.mail.values_mut() {
+                mail.tell_time(offset);
+            }
+        }
+        self.hub_offset_ms
     }
 
     /// Reads everything anew: the store refused a change because somebody else made one first.

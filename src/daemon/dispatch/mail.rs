@@ -9,6 +9,8 @@ use crate::domain::{Envelope, EnvelopeKind, WallMs};
 pub(super) struct Mail {
     /// The envelope; its body's text is left out once it was measured.
     pub(super) head: Envelope,
+    /// When the hub lets it expire, by the hub's clock; `None` for mail of this device.
+    expires: Option<WallMs>,
     /// Its order of arrival.
     pub(super) ord: i64,
     /// What its text takes of a batch, units.
@@ -22,7 +24,8 @@ pub(super) struct Mail {
 }
 
 impl Mail {
-    pub(super) fn of(row: EnvelopeRow) -> Self {
+    /// `offset_ms` is the hub's time minus this device's.
+    pub(super) fn of(row: EnvelopeRow, offset_ms: i64) -> Self {
         let units = Letter::of(&row.envelope).map_or(0, |l| l.units());
         let mut head = row.envelope;
         for key in ["content", "task", "metadata", "options"] {
@@ -34,13 +37,24 @@ impl Mail {
                 };
             }
         }
-        Self {
+        let expires = (!row.local).then_some(head.expires_at);
+        let mut mail = Self {
             head,
+            expires,
             ord: row.ord,
             units,
             hold: row.hold_reason,
             taken: row.state != EnvelopeState::Queued,
             until: None,
+        };
+        mail.tell_time(offset_ms);
+        mail
+    }
+
+    /// Tells its expiry in this device's time.
+    pub(super) fn tell_time(&mut self, offset_ms: i64) {
+        if let Some(expires) = self.expires {
+            self.head.expires_at = expires.plus(offset_ms.saturating_neg());
         }
     }
 

@@ -123,6 +123,7 @@ impl Brain {
     }
 
     pub(super) async fn plan_all(&mut self) {
+        self.tell_time();
         let mut ids: Vec<_> = self
             .mail
             .iter()

@@ -406,6 +406,34 @@ async fn a_task_called_off_in_a_live_session_ends_at_once_and_the_session_is_tol
     assert!(results.iter().all(|r| r.kind != ReportKind::Result));
 }
 
+#[tokio::test]
+async fn mail_expires_by_the_hubs_clock_however_this_devices_is_set() {
+    // To the daemon a clock that was set looks like a hub whose clock differs.
+    let minutes = |n: i64| n * 60_000;
+    let device = crate::daemon::clock::wall();
+    for (hub_is_ahead, life, expired) in [
+        (minutes(-10), minutes(1), false),
+        (minutes(10), minutes(1), false),
+        (minutes(-10), minutes(-1), true),
+        (minutes(10), minutes(-1), true),
+    ] {
+        let mut b = bed("").await;
+        b.prompt(1).await;
+        b.store.hub_clock(device.plus(hub_is_ahead));
+        let mut message = mail(2, EnvelopeKind::Message, to_session(1));
+        message.expires_at = device.plus(hub_is_ahead + life);
+        off_the_link(&b, 1, message).await;
+        b.brain.refresh().await.unwrap();
+        b.brain.plan_all().await;
+        let told = b.store.reports_after(0, 100).await.unwrap();
+        let over = told.iter().any(|r| r.body["stage"] == "expired");
+        assert_eq!(over, expired, "{hub_is_ahead} {life}");
+        // What was known of the hub's clock outlives the daemon.
+        let offset = b.store.hub_offset_ms();
+        assert!(offset.abs_diff(hub_is_ahead) < 5_000, "{offset}");
+    }
+}
+
 /// A store that takes nothing.
 fn closed_store(dir: &tempfile::TempDir) -> Store {
     let store = Store::open(&dir.path().join("other.db")).unwrap();

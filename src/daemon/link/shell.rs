@@ -300,6 +300,7 @@ impl Shell {
             }
             Output::State { state, cause } => self.state(state, cause.as_ref()),
             Output::HubClock { hub_now } => {
+                self.parts.store.hub_clock(hub_now);
                 self.shown.hub_offset_ms = hub_now.0.saturating_sub(clock::wall().0);
             }
         }

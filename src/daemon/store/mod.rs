@@ -19,7 +19,10 @@
 //! - The cursor moves with the envelopes it stands for; within an epoch it never goes back.
 //! - No receipt without its change of state, no change of state without its receipt: [`Store::apply`] takes both.
 //! - A claim takes only envelopes that are queued, a run only an attempt that has none: the loser gets an error and nothing of its change happens.
-//! - A copy of the file is another queue: it draws instances of its own, so that the hub never takes it for the original.
+//! - A copy of the file is another queue: it draws instances of its own, so that the hub never takes it for the original. So
+//!   does a file into which an older copy was put back, as far as its companion tells (`queue.life`, new at each start and
+//!   clean end): not one that was made since the last start of a daemon that was killed.
+//! - Mail of the hub expires by the hub's clock, which no step of this device's moves.
 //! - What was called off, and an attempt that has a newer one, never waits and never starts; no two attempts of a task run at once.
 //! - `n` of the outbox is dense from 1 and never used twice.
 //! - Nothing here looks at the wall clock or drops mail for its age: expiry is the planner's decision.
@@ -31,6 +34,7 @@ mod claims;
 mod codec;
 mod envelopes;
 mod error;
+mod hub_time;
 mod outbox;
 mod questions;
 mod rows;
@@ -57,6 +61,7 @@ pub use rows::{
     QueueCounts, QueueFilter, RunRow, SessionRow, StoreInfo, Stored, Upload,
 };
 
+use hub_time::HubTime;
 use sqlite::{Db, Tx};
 use writer::{Job, Published};
 
@@ -73,6 +78,7 @@ pub struct Store {
     pruned: watch::Receiver<u64>,
     version: watch::Receiver<u64>,
     closed: watch::Receiver<()>,
+    hub_time: HubTime,
 }
 
 impl std::fmt::Debug for Store {
@@ -96,6 +102,7 @@ impl Store {
         let read = db.job(envelopes::position);
         db.rollback();
         let (position, _) = read?;
+        let hub_time = HubTime::load(&db)?;
 
         let (cursor_tx, durable) = watch::channel(position.last);
         let (next_n_tx, outbox) = watch::channel(position.next_n);
@@ -128,6 +135,7 @@ impl Store {
             pruned,
             version,
             closed,
+            hub_time,
         })
     }
 

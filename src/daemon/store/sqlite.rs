@@ -12,6 +12,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension};
 use serde::de::DeserializeOwned;
 
 use crate::domain::Cursor;
+use crate::local::write_private;
 
 use super::error::StoreError;
 
@@ -80,6 +81,7 @@ impl Db {
         db.check_version(birth)?;
         db.check_health()?;
         db.tell_copy(birth).map_err(|e| opening(path, &e))?;
+        db.renew_life()?;
         Ok(db)
     }
 
@@ -156,12 +158,26 @@ impl Db {
         let (Some(file), [instance, outbox, ..]) = (file_id(&self.path), birth) else {
             return Ok(());
         };
-        let params = [*instance, *outbox, &file, &file];
+        // A companion of another life: an older copy was put back into the file. Without one nothing is known.
+        let told = std::fs::read_to_string(life_file(&self.path)).ok();
+        let params = [*instance, *outbox, &file, &told];
         self.conn.execute(
-            "UPDATE meta SET instance = ?, outbox_instance = ?, file = ? WHERE file IS NOT ?",
+            "UPDATE meta SET instance = ?1, outbox_instance = ?2, file = ?3
+             WHERE file IS NOT ?3 OR (life IS NOT NULL AND ?4 IS NOT NULL AND ?4 IS NOT life AND ?4 IS NOT life_before)",
             params.as_slice(),
         )?;
         Ok(())
+    }
+
+    /// Begins another life of the file: the name goes into it first and then into its companion, so that a crash in
+    /// between leaves the companion with the name before.
+    pub(super) fn renew_life(&self) -> Result<(), StoreError> {
+        let name = uuid::Uuid::new_v4().to_string();
+        self.conn
+            .execute("UPDATE meta SET life_before = life, life = ?", [&name])
+            .map_err(|e| class(&e))?;
+        write_private(&life_file(&self.path), name.as_bytes())
+            .map_err(|e| StoreError::Failed(format!("the queue's companion: {e}")))
     }
 
     fn check_health(&self) -> Result<(), StoreError> {
@@ -358,7 +374,6 @@ fn unreadable(column: usize, text: &str) -> StoreError {
     StoreError::Failed(format!("column {column} cannot be read: `{start}`"))
 }
 
-/// Creates the file for this user alone, if it is not there.
 /// What tells a file from its copies; `None` where the system has nothing of the kind.
 fn file_id(path: &Path) -> Option<String> {
     #[cfg(unix)]
@@ -373,6 +388,12 @@ fn file_id(path: &Path) -> Option<String> {
     }
 }
 
+/// The file beside the queue that holds the name of its present life.
+fn life_file(path: &Path) -> PathBuf {
+    path.with_extension("life")
+}
+
+/// Creates the file for this user alone, if it is not there.
 fn create_private(path: &Path) -> std::io::Result<()> {
     let mut options = std::fs::OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);

@@ -109,6 +109,10 @@ pub(super) fn run(
             bytes = 0;
         }
     }
+    // What is put back from now on is older than this.
+    if let Err(error) = db.renew_life() {
+        tracing::debug!(%error, "the queue's life was not renewed at its end");
+    }
     if let Err(error) = db.checkpoint(true) {
         tracing::debug!(%error, "the last checkpoint was left to the next start");
     }

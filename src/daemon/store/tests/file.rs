@@ -135,3 +135,37 @@ async fn a_queue_of_the_version_before_is_taken_over_with_all_it_holds() {
     let row = store.envelope(id).await.unwrap().unwrap();
     assert_eq!(row.state, EnvelopeState::Terminal);
 }
+
+#[tokio::test]
+async fn an_older_copy_that_is_put_back_in_place_has_names_of_its_own() {
+    let fx = fixture();
+    fx.fill(vec![message(1)]).await;
+    let born = fx.store.info();
+    let path = fx.dir.path().join(FILE);
+    fx.store.close().await;
+    let old = std::fs::read(&path).unwrap();
+    for _ in 0..2 {
+        let store = Store::open(&path).unwrap();
+        assert_eq!(store.info(), born, "a restart is no restoration");
+        store.store_envelope(at(9), message(9)).await.unwrap();
+        store.close().await;
+    }
+    // The same file, with what it held before.
+    std::fs::write(&path, old).unwrap();
+    let restored = Store::open(&path).unwrap();
+    assert_ne!(restored.info().instance, born.instance);
+    assert_ne!(restored.info().outbox_instance, born.outbox_instance);
+    assert_eq!(restored.cursor().await.unwrap(), Some(at(1)));
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn the_hubs_clock_is_known_over_a_restart() {
+    let f = fixture();
+    assert_eq!(f.store.hub_offset_ms(), 0);
+    f.store.hub_clock(now().plus(90_000));
+    // Behind it in the queue of the writer.
+    f.fill(vec![message(1)]).await;
+    let f = f.reopened().await;
+    assert!(f.store.hub_offset_ms().abs_diff(90_000) < 5_000);
+}
