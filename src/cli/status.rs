@@ -41,6 +41,7 @@ fn render(s: &Value) -> String {
     }
     lines.push(line);
     for (label, key) in [
+        ("  polls   ", "fallback_cause"),
         ("  cause   ", "cause"),
         ("  do      ", "hint"),
         ("  store   ", "store_error"),

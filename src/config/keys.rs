@@ -31,7 +31,7 @@ keys! {
     "remote_api" = "null", "the hub's URL, if not the one of `login`";
     "local_api" = "\"http://127.0.0.1:9988\"", "where scripts reach the daemon on loopback; port 0 picks a free one";
     "session_id" = "\"auto\"", "a session that unaddressed mail prefers, or `auto`";
-    "poll_interval" = "\"10s\"", "interval of the fallback when WebSocket is blocked";
+    "poll_interval" = "\"10s\"", "where WebSockets are blocked: how soon one is tried again beside the polls (doubling, 16 times that at most), and how often mail is asked for where polls may not wait";
     "idle_threshold" = "\"60s\"", "quiet time before a closed session is resumed headless";
     "approval" = "\"by_trust\"", "`by_trust`: the sender's trust decides which tasks wait for a person; `always`: all do";
     "claude_bin" = "null", "the Claude Code CLI, if not the first `claude` of PATH";

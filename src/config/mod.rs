@@ -184,7 +184,7 @@ pub struct DaemonConfig {
     pub local_api: SocketAddr,
     /// The session that unaddressed mail prefers; `None` is `auto`.
     pub session_id: Option<SessionId>,
-    /// Interval of the long-poll fallback.
+    /// How soon the fallback tries the WebSocket again at first, and how often it asks where polls may not wait.
     pub poll_interval: Duration,
     /// Quiet time before a closed session is resumed headless.
     pub idle_threshold: Duration,

@@ -17,6 +17,7 @@ use super::retry::Retry;
 mod config;
 mod frames;
 mod machine;
+mod moved;
 mod outbox;
 mod session;
 mod status;

@@ -20,6 +20,7 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod client;
+pub mod fallback;
 mod heartbeat;
 mod resume;
 pub mod retry;

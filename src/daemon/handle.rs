@@ -225,6 +225,8 @@ impl Daemon {
         let link_parts = LinkParts {
             store: self.store.clone(),
             dialer: self.dialer,
+            http: self.http,
+            poll_interval: config.poll_interval,
             credentials: dir,
             hub: config.remote_api.clone(),
             source: parts.source,

@@ -307,6 +307,33 @@ impl HubHttp {
         }
     }
 
+    /// One call of the link's fallback: POST with a body, else GET; the answer's bytes.
+    ///
+    /// # Errors
+    /// When there is none in time, or it is a refusal.
+    pub(super) async fn exchange(
+        &self,
+        url: Url,
+        token: &Token,
+        body: Option<String>,
+        within: Duration,
+    ) -> Result<Vec<u8>, HttpError> {
+        let request = match body {
+            Some(body) => self
+                .client
+                .post(url)
+                .header(header::CONTENT_TYPE, "application/json")
+                .body(body),
+            None => self.client.get(url),
+        };
+        let request = request.bearer_auth(token.expose()).timeout(within);
+        let response = request
+            .send()
+            .await
+            .map_err(|e| HttpError::Network(said(&e)))?;
+        bytes(accepted(response).await?, MAX_ANSWER).await
+    }
+
     async fn send(
         &self,
         method: Method,
@@ -402,7 +429,7 @@ fn client(way: &Way) -> Result<Client, HttpError> {
         .redirect(reqwest::redirect::Policy::none())
         .timeout(DEADLINE)
         .connect_timeout(DEADLINE)
-        .pool_max_idle_per_host(1)
+        .pool_max_idle_per_host(2)
         .user_agent(concat!("remote-collab/", env!("CARGO_PKG_VERSION")))
         .build()
         .map_err(|e| HttpError::Network(said(&e)))

@@ -10,6 +10,7 @@
 pub(crate) mod claude;
 #[cfg(target_os = "linux")]
 pub(crate) mod connect_proxy;
+pub(crate) mod edge_proxy;
 pub(crate) mod fake_anthropic;
 pub(crate) mod fault_proxy;
 pub(crate) mod hub_bed;

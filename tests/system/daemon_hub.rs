@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -152,9 +153,12 @@ async fn a_posted_message_is_durable_on_the_device_and_its_receipts_come_back_ov
     let store = Store::open(&e.dir.path().join(FILE)).unwrap();
     let (_capacity, free) = watch::channel(2);
     let stop = CancellationToken::new();
+    let way = Way::new(&DaemonConfig::default()).unwrap();
     let parts = LinkParts {
         store: store.clone(),
-        dialer: Dialer::new(Way::new(&DaemonConfig::default()).unwrap()),
+        dialer: Dialer::new(way.clone()),
+        http: HubHttp::new(&way, e.dir.path().to_owned(), None).unwrap(),
+        poll_interval: Duration::from_secs(1),
         credentials: e.dir.path().to_owned(),
         hub: None,
         source: Arc::new(Empty),

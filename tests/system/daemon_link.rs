@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::http::StatusCode;
 use axum::serve::Listener;
@@ -12,6 +13,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use remote_collab::config::{CaSources, Proxies};
 use remote_collab::core::client::ClientConfig;
 use remote_collab::daemon::dial::Dialer;
+use remote_collab::daemon::http::HubHttp;
 use remote_collab::daemon::link::{
     Directory, LinkHandle, LinkParts, LinkStatus, SnapshotSource, link,
 };
@@ -69,9 +71,12 @@ impl Device {
         let store = Store::open(&dir.join(FILE)).unwrap();
         let (capacity, free) = watch::channel(2);
         let stop = CancellationToken::new();
+        let way = way(ca);
         let parts = LinkParts {
             store: store.clone(),
-            dialer: Dialer::new(way(ca)),
+            dialer: Dialer::new(way.clone()),
+            http: HubHttp::new(&way, dir.to_owned(), None).unwrap(),
+            poll_interval: Duration::from_secs(1),
             credentials: dir.to_owned(),
             hub: None,
             source: Arc::new(Empty),

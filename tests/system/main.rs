@@ -10,6 +10,8 @@ mod daemon_link;
 mod daemon_local;
 mod daemon_run;
 mod fake_hub;
+#[cfg(target_os = "linux")]
+mod fallback;
 mod hook_command;
 mod hub_auth;
 #[cfg(target_os = "linux")]

@@ -8,17 +8,22 @@
 //!   timers, wake-ups ─┘                       └─▶ status (watch)
 //! ```
 //!
+//! A transport is a WebSocket, or the calls of [`poll`] that look like one. [`Fallback`](crate::core::fallback::Fallback) says
+//! which is dialled; on the polls the WebSocket is dialled beside them, and takes their place when it is open.
+//!
 //! An ack leaves only after `Input::Stored`, and that is fed only after the commit. Credentials are read from their file at
 //! every dial and every renewal, so that a new login counts at once. Everything the loop waits for can be cancelled;
 //! what cannot (a write that was begun, a commit) runs elsewhere.
 
 mod lane;
+mod poll;
 mod shell;
 mod status;
 mod transport;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use tokio::sync::{mpsc, watch};
@@ -32,6 +37,7 @@ pub use status::LinkStatus;
 
 use super::clock;
 use super::dial::Dialer;
+use super::http::HubHttp;
 use super::store::{Position, Store};
 
 /// What `hello` tells beside the queue's position.
@@ -76,6 +82,10 @@ pub struct LinkParts {
     pub store: Store,
     /// Opens transports.
     pub dialer: Dialer,
+    /// Makes the calls of the fallback.
+    pub http: HubHttp,
+    /// How soon the fallback tries the WebSocket again at first, and how often it asks where polls may not wait.
+    pub poll_interval: Duration,
     /// The folder of the device's credentials.
     pub credentials: PathBuf,
     /// The hub of the configuration, which wins over that of `login`.

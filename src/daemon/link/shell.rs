@@ -11,15 +11,17 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::HubUrl;
 use crate::core::client::{Cause, DialFailure, Input, LinkClient, LinkState, Output};
+use crate::core::fallback::{Fallback, FallbackConfig, Route};
 use crate::daemon::clock::{self, Clock};
 use crate::daemon::credentials::Credentials;
 use crate::daemon::dial::{Event, Reader, Writer};
 use crate::daemon::retry_timer;
 use crate::daemon::store::Incoming;
 use crate::domain::{Code, Ts};
-use crate::wire::encode;
+use crate::wire::CloseCode;
 
 use super::lane::{Done, Lane, Work};
+use super::poll::Poll;
 use super::transport::Transport;
 use super::{Command, LinkParts, LinkStatus};
 
@@ -30,7 +32,14 @@ const LOOKED_MS: u64 = 500;
 /// How long a stop may take: the last frames, the close, the commits under way.
 const STOP_TIMEOUT: Duration = Duration::from_secs(4);
 
-type Dialing = BoxFuture<'static, Result<(Reader, Writer), DialFailure>>;
+/// A transport that came up.
+enum Opened {
+    Socket(Reader, Writer),
+    /// The calls begin with `hello`.
+    Poll(Box<Poll>),
+}
+
+type Dialing = BoxFuture<'static, Result<Opened, DialFailure>>;
 
 pub(super) struct Shell {
     parts: LinkParts,
@@ -41,6 +50,13 @@ pub(super) struct Shell {
     transport: Option<Transport>,
     dialing: Option<Dialing>,
     retry: Option<Instant>,
+    fallback: Fallback,
+    /// What was dialled last, and whether `welcome` came over it.
+    route: Route,
+    welcomed: bool,
+    /// The WebSocket dialled beside the polls, and when that is due.
+    probing: Option<Dialing>,
+    probe_at: Option<Instant>,
     queue: Lane,
     outbox: Lane,
     tasks: JoinSet<()>,
@@ -53,7 +69,9 @@ pub(super) struct Shell {
 /// What the loop woke up for.
 enum Wake {
     Command(Option<Command>),
-    Dialed(Result<(Reader, Writer), DialFailure>),
+    Dialed(Result<Opened, DialFailure>),
+    Probed(Result<Opened, DialFailure>),
+    ProbeDue,
     Queue(Done),
     Outbox(Done),
     Event(Event),
@@ -68,6 +86,14 @@ impl Shell {
     pub(super) fn new(parts: LinkParts, publish: watch::Sender<LinkStatus>) -> Self {
         Self {
             machine: LinkClient::new(parts.config.clone()),
+            fallback: Fallback::new(FallbackConfig {
+                again_ms: u64::try_from(parts.poll_interval.as_millis()).unwrap_or(u64::MAX),
+                ..FallbackConfig::default()
+            }),
+            route: Route::WebSocket,
+            welcomed: false,
+            probing: None,
+            probe_at: None,
             parts,
             clock: Clock::new(),
             woke_at: Ts::default(),
@@ -104,13 +130,18 @@ impl Shell {
                 self.machine.handle(Input::Woke, now);
             }
             match wake {
-                Wake::Command(Some(Command::Connect)) => self.machine.handle(Input::Connect, now),
+                Wake::Command(Some(Command::Connect)) => {
+                    self.begin_anew();
+                    self.machine.handle(Input::Connect, now);
+                }
                 Wake::Command(Some(Command::Disconnect)) => {
                     self.machine.handle(Input::Disconnect, now);
                 }
                 // Every handle is gone: nobody can ask for anything, the link runs on.
                 Wake::Command(None) => {}
                 Wake::Dialed(dialed) => self.dialed(dialed),
+                Wake::Probed(probed) => self.probed(probed),
+                Wake::ProbeDue => self.probe(),
                 Wake::Queue(done) | Wake::Outbox(done) => self.worked(done),
                 Wake::Event(event) => self.event(event),
                 Wake::OutboxGrew => {
@@ -134,6 +165,7 @@ impl Shell {
                     }
                     if self.has_new_credentials() {
                         tracing::info!("new credentials were found");
+                        self.begin_anew();
                         self.machine.handle(Input::Connect, now);
                     }
                 }
@@ -155,10 +187,14 @@ impl Shell {
         let timeout = self.machine.poll_timeout();
         let timeout = timeout.map(|(at, _)| Instant::now() + Duration::from_millis(at.since(now)));
         let (store, source) = (&self.parts.store, self.parts.source.as_ref());
+        let polls = self.route == Route::LongPoll && self.welcomed && self.transport.is_some();
+        let probe_at = self.probe_at.filter(|_| polls && self.probing.is_none());
         tokio::select! {
             biased;
             command = commands.recv(), if !commands.is_closed() || !commands.is_empty() => Wake::Command(command),
             dialed = ready(&mut self.dialing) => Wake::Dialed(dialed),
+            probed = ready(&mut self.probing) => Wake::Probed(probed),
+            () = at(probe_at) => Wake::ProbeDue,
             done = self.queue.done_or_again(store, source) => Wake::Queue(done),
             done = self.outbox.done_or_again(store, source) => Wake::Outbox(done),
             () = at(timeout) => Wake::Timeout,
@@ -170,21 +206,112 @@ impl Shell {
         }
     }
 
-    fn dialed(&mut self, dialed: Result<(Reader, Writer), DialFailure>) {
+    fn dialed(&mut self, dialed: Result<Opened, DialFailure>) {
         self.dialing = None;
         let input = match dialed {
-            Ok((reader, writer)) => {
-                // Writers of older transports have ended or end by their own deadlines.
-                while self.tasks.try_join_next().is_some() {}
-                self.transport = Some(Transport::new(reader, writer, &mut self.tasks));
+            Ok(opened) => {
+                self.install(opened);
                 Input::TransportUp
             }
-            Err(failure) => Input::TransportFailed(failure),
+            Err(failure) => {
+                if self.route == Route::WebSocket {
+                    self.fallback.upgrade_failed(&failure);
+                }
+                Input::TransportFailed(failure)
+            }
         };
         self.machine.handle(input, self.clock.now());
     }
 
+    fn install(&mut self, opened: Opened) {
+        // Writers of older transports have ended or end by their own deadlines.
+        while self.tasks.try_join_next().is_some() {}
+        self.transport = Some(match opened {
+            Opened::Socket(reader, writer) => Transport::new(reader, writer, &mut self.tasks),
+            Opened::Poll(poll) => Transport::polling(*poll, &mut self.tasks),
+        });
+    }
+
+    /// The user spoke: what was learnt about the transports is forgotten, unless one of them is in use.
+    fn begin_anew(&mut self) {
+        if self.transport.is_none() {
+            self.fallback.forget();
+        }
+    }
+
+    /// Dials the WebSocket beside the polls.
+    fn probe(&mut self) {
+        self.probe_at = None;
+        let offset_ms = self.shown.hub_offset_ms;
+        let dial = self.dialing(Route::WebSocket, offset_ms);
+        let within = Duration::from_millis(self.parts.config.connect_timeout_ms);
+        self.probing = Some(
+            async move {
+                let timed_out = DialFailure::Network {
+                    detail: "the connection did not come up in time".to_owned(),
+                };
+                timeout(within, dial).await.unwrap_or(Err(timed_out))
+            }
+            .boxed(),
+        );
+    }
+
+    /// The WebSocket beside the polls is open, and takes their place; or it is not, and is tried again later.
+    fn probed(&mut self, probed: Result<Opened, DialFailure>) {
+        self.probing = None;
+        let polls = self.route == Route::LongPoll && self.welcomed;
+        match probed {
+            Ok(opened) => {
+                let Some(old) = self.transport.take_if(|_| polls) else {
+                    return;
+                };
+                tracing::info!("the WebSocket is open; going over to it from the polls");
+                old.close(CloseCode::Normal, "moved".to_owned());
+                self.route = Route::WebSocket;
+                self.welcomed = false;
+                self.install(opened);
+                self.machine.moved(self.clock.now());
+            }
+            Err(failure) => {
+                tracing::debug!(?failure, "the WebSocket is still blocked");
+                self.fallback.probe_failed(&failure);
+                self.arm_probe();
+            }
+        }
+    }
+
+    fn arm_probe(&mut self) {
+        let wait = retry_timer::delay(self.fallback.probe_after());
+        self.probe_at = Some(Instant::now() + wait);
+    }
+
+    /// A transport ended before `welcome`, without a word of the hub.
+    fn led_nowhere(&mut self) {
+        match self.route {
+            Route::WebSocket => self.fallback.upgrade_swallowed(),
+            Route::LongPoll => self.fallback.session_failed(),
+        }
+    }
+
+    /// Notes the `welcome` of this transport.
+    fn note_welcome(&mut self) {
+        if !self.welcomed && self.machine.status().generation.is_some() {
+            self.welcomed = true;
+            self.fallback.welcomed(self.route);
+            match self.route {
+                Route::WebSocket => self.probe_at = None,
+                Route::LongPoll if self.probe_at.is_none() => self.arm_probe(),
+                Route::LongPoll => {}
+            }
+        }
+    }
+
     fn event(&mut self, event: Event) {
+        if let Event::Closed { code: None, .. } = &event
+            && !self.welcomed
+        {
+            self.led_nowhere();
+        }
         let input = match event {
             Event::Text(text) => Input::Text(text),
             Event::Heard => Input::Heard,
@@ -195,6 +322,7 @@ impl Shell {
             }
         };
         self.machine.handle(input, self.clock.now());
+        self.note_welcome();
     }
 
     fn worked(&mut self, done: Done) {
@@ -247,12 +375,23 @@ impl Shell {
             Output::Dial { hub_offset_ms } => self.dial(hub_offset_ms),
             Output::SendHello => self.outbox.push(Work::Hello),
             Output::Send(frame) => {
-                let text = encode(&frame);
-                self.written(|t| t.text(text));
+                self.written(|t| t.send(frame));
             }
             Output::Ping(number) => self.written(|t| t.ping(number)),
             Output::Close { code, reason } => {
+                // Time-outs of the machine: whatever was under way led nowhere.
+                if code == CloseCode::Heartbeat && !self.welcomed {
+                    self.led_nowhere();
+                } else if self.dialing.is_some()
+                    && self.route == Route::WebSocket
+                    && code != CloseCode::Normal
+                {
+                    let detail = reason.clone();
+                    self.fallback
+                        .upgrade_failed(&DialFailure::Network { detail });
+                }
                 self.dialing = None;
+                self.probing = None;
                 if let Some(transport) = self.transport.take() {
                     transport.close(code, reason);
                 }
@@ -289,7 +428,7 @@ impl Shell {
             Output::RenumberOutbox { after_n } => self.outbox.push(Work::Renumber(after_n)),
             Output::MintToken => self.renew(),
             Output::ArmRetry(retry) => {
-                let delay = retry_timer::delay(retry);
+                let delay = retry_timer::delay(self.fallback.wait(self.route, retry));
                 self.retry = Some(Instant::now() + delay);
                 let ms = i64::try_from(delay.as_millis()).unwrap_or(i64::MAX);
                 self.shown.retry_at = Some(clock::wall().plus(ms));
@@ -310,8 +449,26 @@ impl Shell {
         self.shown.retry_at = None;
         self.shown.hub_offset_ms = hub_offset_ms;
         self.transport = None;
+        self.probing = None;
+        self.route = self.fallback.route();
+        self.welcomed = false;
+        self.dialing = Some(self.dialing(self.route, hub_offset_ms));
+    }
+
+    /// A dial of this route.
+    fn dialing(&mut self, route: Route, hub_offset_ms: i64) -> Dialing {
         let dialer = self.parts.dialer.clone();
-        self.dialing = Some(match self.identify() {
+        match self.identify() {
+            Ok((credentials, hub)) if route == Route::LongPoll => {
+                let poll = Poll {
+                    http: self.parts.http.clone(),
+                    hub,
+                    credentials,
+                    offset_ms: hub_offset_ms.into(),
+                    interval: self.parts.poll_interval,
+                };
+                std::future::ready(Ok(Opened::Poll(Box::new(poll)))).boxed()
+            }
             Ok((credentials, hub)) => async move {
                 let now = clock::wall().plus(hub_offset_ms);
                 let token = credentials.mint(now).map_err(|e| DialFailure::Refused {
@@ -320,11 +477,12 @@ impl Shell {
                     hub_offset_ms: None,
                     retry_after_s: None,
                 })?;
-                dialer.dial(&hub, &token).await
+                let (reader, writer) = dialer.dial(&hub, &token).await?;
+                Ok(Opened::Socket(reader, writer))
             }
             .boxed(),
             Err(failure) => std::future::ready(Err(failure)).boxed(),
-        });
+        }
     }
 
     /// Whether the hub refused for good, and a login was made since.
@@ -408,6 +566,9 @@ impl Shell {
         let same = self.shown.state == machine.state.as_str();
         let since = if same { self.shown.since } else { since };
         self.shown.take(&machine, since);
+        let up = self.transport.is_some() || self.dialing.is_some();
+        self.shown.transport = up.then(|| self.route.as_str());
+        self.shown.fallback_cause = self.fallback.cause().map(str::to_owned);
         self.publish.send_if_modified(|told| {
             let changed = *told != self.shown;
             if changed {
@@ -441,7 +602,7 @@ impl Shell {
     }
 }
 
-async fn ready(dialing: &mut Option<Dialing>) -> Result<(Reader, Writer), DialFailure> {
+async fn ready(dialing: &mut Option<Dialing>) -> Result<Opened, DialFailure> {
     match dialing {
         Some(dialing) => dialing.await,
         None => std::future::pending().await,

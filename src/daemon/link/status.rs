@@ -24,6 +24,12 @@ pub struct LinkStatus {
     /// When the next attempt is due, Unix ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_at: Option<WallMs>,
+    /// The transport in use: `websocket` or `long_poll`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transport: Option<&'static str>,
+    /// Why it is not the WebSocket.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fallback_cause: Option<String>,
     /// The hub's address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hub: Option<String>,
@@ -73,6 +79,8 @@ impl LinkStatus {
             code: None,
             hint: None,
             retry_at: None,
+            transport: None,
+            fallback_cause: None,
             hub: None,
             device: None,
             attempt: 0,

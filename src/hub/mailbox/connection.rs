@@ -130,6 +130,17 @@ impl Hub {
             mailbox: mailbox.clone(),
         };
         let mut batch = vec![raise, records::put(device_key, &record, expect, None)];
+        // An older connection may commit reports between the look at its number and the fence: then this looks again, so
+        // that the device does not bring them twice.
+        let outbox = find(&outbox_key);
+        if outbox.is_none() || report_n > 0 {
+            let same = OutboxRecord {
+                instance: hello.outbox.instance,
+                n: report_n,
+            };
+            let expect = outbox.map_or(Expect::Absent, |s| Expect::Version(s.version));
+            batch.push(records::put(outbox_key.clone(), &same, expect, None));
+        }
         batch.extend(projects.iter().map(|p| put_project(account, p)));
         batch.extend(sessions.iter().map(|s| put_session(account, s, now)));
         let mut at = position(&self.store.commit(batch).await?)?;
