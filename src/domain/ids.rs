@@ -63,11 +63,11 @@ uuid_id!(
     ClaimId, "claim id");
 
 macro_rules! text_id {
-    ($(#[$doc:meta])* $name:ident, $what:literal, $rule:literal, $check:path) => {
+    ($(#[$doc:meta])* $name:ident, $what:literal, $rule:literal, $check:path, $schema:tt) => {
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
         #[serde(try_from = "String", into = "String")]
-        #[schemars(with = "String")]
+        #[schemars(with = "String", extend("allOf" = $schema))]
         pub struct $name(String);
 
         impl $name {
@@ -117,13 +117,19 @@ macro_rules! text_id {
 
 text_id!(
     /// Names an enrolled machine: minted by the hub at enrolment.
-    DeviceId, "device", "1 to 64 of `a-z A-Z 0-9 . _ -`, beginning with a letter or digit", is_name);
+    DeviceId, "device", "1 to 64 of `a-z A-Z 0-9 . _ -`, beginning with a letter or digit", is_name,
+    [{"pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"}]);
 text_id!(
     /// Names a tenant; everything at the hub belongs to one.
-    AccountId, "account", "1 to 64 of `a-z A-Z 0-9 . _ -`, beginning with a letter or digit", is_name);
+    AccountId, "account", "1 to 64 of `a-z A-Z 0-9 . _ -`, beginning with a letter or digit", is_name,
+    [{"pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"}]);
 text_id!(
-    /// Names an enabled folder: from config, else the git remote's `host/owner/repo`, else the folder's name.
-    ProjectName, "project", "1 to 200 characters without control characters, `\\`, empty or dotted path segments", is_project);
+/// Names an enabled folder: from config, else the git remote's `host/owner/repo`, else the folder's name.
+ProjectName, "project", "1 to 200 characters without control characters, `\\`, empty or dotted path segments", is_project,
+[
+    {"maxLength": 200, "pattern": r"^[^/\\\u0000-\u001F\u007F-\u009F]*[^./\\\u0000-\u001F\u007F-\u009F][^/\\\u0000-\u001F\u007F-\u009F]*(/[^/\\\u0000-\u001F\u007F-\u009F]*[^./\\\u0000-\u001F\u007F-\u009F][^/\\\u0000-\u001F\u007F-\u009F]*)*$"},
+    {"pattern": r"^\S(.*\S)?$"},
+]);
 
 fn is_name(s: &str) -> bool {
     s.len() <= 64

@@ -160,12 +160,15 @@ pub struct RunOptions {
     pub model: Option<String>,
     /// Model turns at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 4_294_967_295_u32))]
     pub max_turns: Option<u32>,
-    /// Cost at most, US dollars.
+    /// Cost at most, US dollars; more than nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("exclusiveMinimum" = 0))]
     pub max_budget_usd: Option<f64>,
     /// Wall-clock time at most, seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 9_007_199_254_740_992_u64))]
     pub timeout_s: Option<u64>,
     /// A permission mode no wider than the project's.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -127,6 +127,16 @@ impl JsonBody {
         }
     }
 
+    /// The whole body as a `T`.
+    ///
+    /// # Errors
+    /// The first fault.
+    pub(crate) fn read<T: serde::de::DeserializeOwned>(self) -> ApiResult<T> {
+        let mut value = Value::Object(self.object);
+        whole_numbers(&mut value);
+        serde_json::from_value(value).map_err(|e| ApiError::field("", e.to_string()))
+    }
+
     /// The reader of its fields.
     pub(crate) fn fields(self) -> Fields {
         Fields {
@@ -203,7 +213,7 @@ impl Fields {
     /// A whole number within a range.
     pub(crate) fn number(&mut self, name: &str, low: i64, high: i64) -> Option<i64> {
         let value = self.take(name)?;
-        let got = value.as_i64().filter(|n| (low..=high).contains(n));
+        let got = whole(&value).filter(|n| (low..=high).contains(n));
         if got.is_none() {
             self.fault(name, format!("must be a whole number from {low} to {high}"));
         }
@@ -212,7 +222,8 @@ impl Fields {
 
     /// A field with a shape of its own.
     pub(crate) fn shaped<T: serde::de::DeserializeOwned>(&mut self, name: &str) -> Option<T> {
-        let value = self.take(name)?;
+        let mut value = self.take(name)?;
+        whole_numbers(&mut value);
         match serde_json::from_value(value) {
             Ok(v) => Some(v),
             Err(e) => {
@@ -243,6 +254,31 @@ impl Fields {
         } else {
             Err(ApiError::fields(self.faults))
         }
+    }
+}
+
+/// A number without a fraction, however it is written: to JSON, `20.0` is as whole as `20`.
+fn whole(value: &Value) -> Option<i64> {
+    /// 2^63
+    const TOO_LARGE: f64 = 9_223_372_036_854_775_808.0;
+    value.as_i64().or_else(|| {
+        let number = value.as_f64()?;
+        // Within this range a number without a fraction is exactly one integer.
+        (number.fract() == 0.0 && number.abs() < TOO_LARGE).then_some(number as i64)
+    })
+}
+
+/// Writes every number that has no fraction as an integer, which a field of either kind takes.
+fn whole_numbers(value: &mut Value) {
+    match value {
+        Value::Number(_) if value.is_f64() => {
+            if let Some(n) = whole(value) {
+                *value = n.into();
+            }
+        }
+        Value::Array(all) => all.iter_mut().for_each(whole_numbers),
+        Value::Object(all) => all.values_mut().for_each(whole_numbers),
+        _ => {}
     }
 }
 
@@ -279,6 +315,17 @@ mod tests {
         let pointers: Vec<_> = e.errors.iter().map(|f| f.pointer.as_str()).collect();
         assert_eq!(pointers, ["/task", "/content", "/wake", "/n", "/typ~1o"]);
         assert_eq!(e.status, 400);
+    }
+
+    #[test]
+    fn a_number_without_a_fraction_is_whole_however_it_is_written() {
+        let body = JsonBody::parse(br#"{"a":20.0,"b":2e1,"c":20.5,"d":1e300,"e":[3.0,0.5]}"#);
+        let mut f = body.unwrap().fields();
+        assert_eq!(f.number("a", 1, 99), Some(20));
+        assert_eq!(f.number("b", 1, 99), Some(20));
+        assert_eq!(f.number("c", 1, 99), None);
+        assert_eq!(f.number("d", 1, 99), None);
+        assert_eq!(f.shaped::<(u32, f64)>("e"), Some((3, 0.5)));
     }
 
     #[test]

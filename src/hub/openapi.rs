@@ -71,7 +71,30 @@ pub fn document() -> Value {
         },
     });
     document["components"]["schemas"] = schemas.finish(&mut document);
+    bound_integers(&mut document);
     document
+}
+
+/// Gives every integer of a known width its limits, which schemars leaves to `format`.
+fn bound_integers(schema: &mut Value) {
+    match schema {
+        Value::Object(o) => {
+            let limits: Option<(Value, Value)> = match o.get("format").and_then(Value::as_str) {
+                Some("uint8") => Some((0.into(), u8::MAX.into())),
+                Some("uint32") => Some((0.into(), u32::MAX.into())),
+                Some("uint64" | "uint") => Some((0.into(), u64::MAX.into())),
+                Some("int64") => Some((i64::MIN.into(), i64::MAX.into())),
+                _ => None,
+            };
+            if let Some((low, high)) = limits {
+                o.entry("minimum").or_insert(low);
+                o.entry("maximum").or_insert(high);
+            }
+            o.values_mut().for_each(bound_integers);
+        }
+        Value::Array(a) => a.iter_mut().for_each(bound_integers),
+        _ => {}
+    }
 }
 
 /// What an operation belongs to: the first part of its path.
@@ -188,6 +211,10 @@ fn answer(success: &Success, schemas: &mut Schemas) -> Value {
         if let Some(example) = success.example {
             answer["content"][media]["example"] = text(example);
         }
+    }
+    for id in &success.leads {
+        answer["links"][id] =
+            json!({"operationId": id, "parameters": {"id": "$response.body#/id"}});
     }
     for (name, what) in &success.headers {
         answer["headers"][name] =

@@ -48,6 +48,8 @@ pub(crate) struct Success {
     pub(crate) headers: Vec<(&'static str, &'static str)>,
     /// One such body, as JSON text.
     pub(crate) example: Option<&'static str>,
+    /// Operations whose path's `id` is the `id` of this body.
+    pub(crate) leads: Vec<&'static str>,
 }
 
 /// One method of one path.
@@ -238,6 +240,7 @@ impl Route {
             body,
             headers: Vec::new(),
             example: None,
+            leads: Vec::new(),
         });
         self
     }
@@ -246,6 +249,14 @@ impl Route {
     pub(crate) fn like(mut self, example: &'static str) -> Self {
         if let Some(last) = self.success.last_mut() {
             last.example = Some(example);
+        }
+        self
+    }
+
+    /// The `id` of the answer named last is that of these operations' paths.
+    pub(crate) fn leads_to(mut self, operations: &[&'static str]) -> Self {
+        if let Some(last) = self.success.last_mut() {
+            last.leads.extend(operations);
         }
         self
     }
@@ -261,7 +272,7 @@ impl Route {
     /// The answer named last carries an ETag, and is answered 304 to a reader that has it.
     pub(crate) fn tagged(self) -> Self {
         const WHAT: &str = "The tag of the whole answer";
-        let tags = schemars::json_schema!({"type": "string", "pattern": "^[ -~]*$"});
+        let tags = schemars::json_schema!({"type": "string"});
         self.with("ETag", WHAT)
             .answers_empty(304, "The reader has it already")
             .with("ETag", WHAT)
@@ -315,11 +326,10 @@ impl Route {
         ];
         match self.access {
             Access::Open => {}
-            Access::Scope(_) | Access::AnyToken => {
+            Access::Scope(_) | Access::AnyToken | Access::Device => {
                 codes.extend(token);
                 codes.extend([Code::TokenRevoked, Code::ScopeMissing]);
             }
-            Access::Device => codes.extend(token),
         }
         if !self.path_types.is_empty() || self.path.contains('{') {
             codes.insert(Code::InvalidField);

@@ -27,7 +27,7 @@ pub(crate) fn routes() -> Vec<Route> {
         post("/tasks", "create_task", "Posts a task; answered once it is durable", tasks::create)
             .needs(Scope::TasksWrite).once()
             .body::<asked::TaskPost>(r#"{"task": "Make the tests pass", "project": "github.com/acme/shop", "options": {"max_turns": 20}}"#)
-            .answers::<views::Accepted>(202, "Durable, and on its way").with("Location", "Where the task is shown").like(ACCEPTED_TASK)
+            .answers::<views::Accepted>(202, "Durable, and on its way").with("Location", "Where the task is shown").like(ACCEPTED_TASK).leads_to(&["get_task", "cancel_task", "retry_task"])
             .refuses(&[Code::TrustTooLow, Code::TargetRequired, Code::UnknownTarget, Code::MailboxFull]),
         get("/tasks", "list_tasks", "Lists tasks, newest first when not asked otherwise", lists::tasks)
             .needs(Scope::TasksRead).query::<asked::TaskQuery>().answers::<views::TaskPage>(200, "A page of them").refuses(&[Code::CursorInvalid]),
@@ -57,7 +57,7 @@ pub(crate) fn routes() -> Vec<Route> {
         post("/messages", "create_message", "Posts a message; answered once it is durable", messages::create)
             .needs(Scope::MessagesWrite).once()
             .body::<asked::MessagePost>(r#"{"content": "The deploy is done", "project": "github.com/acme/shop", "priority": "urgent"}"#)
-            .answers::<views::Accepted>(202, "Durable, and on its way").with("Location", "Where the message is shown").like(ACCEPTED_MESSAGE)
+            .answers::<views::Accepted>(202, "Durable, and on its way").with("Location", "Where the message is shown").like(ACCEPTED_MESSAGE).leads_to(&["get_message", "recall_message"])
             .refuses(&[Code::TargetRequired, Code::UnknownTarget, Code::MailboxFull]),
         get("/messages", "list_messages", "Lists messages, newest first when not asked otherwise", lists::messages)
             .needs(Scope::MessagesRead).query::<asked::MessageQuery>().answers::<views::MessagePage>(200, "A page of them").refuses(&[Code::CursorInvalid]),

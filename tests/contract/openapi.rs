@@ -62,6 +62,20 @@ fn operations(document: &Value) -> Vec<(String, &Value)> {
     all.collect()
 }
 
+/// axum's own refusal of a path is not problem+json: `hub::api::Path` says it in our words.
+#[test]
+fn no_handler_takes_a_path_that_axum_refuses_in_its_own_words() {
+    for entry in std::fs::read_dir(root().join("src/hub/api")).unwrap() {
+        let path = entry.unwrap().path();
+        let Ok(text) = std::fs::read_to_string(&path) else {
+            continue;
+        };
+        let lines = text.lines().filter(|l| l.starts_with("use axum::extract"));
+        let taken: Vec<&str> = lines.filter(|l| l.contains("Path")).collect();
+        assert!(taken.is_empty(), "{}: {taken:?}", path.display());
+    }
+}
+
 #[test]
 fn every_operation_says_who_may_call_what_it_answers_and_how_it_refuses() {
     let document = hub::openapi();

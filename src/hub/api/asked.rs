@@ -77,14 +77,22 @@ pub(crate) struct EnrollPost {
     /// The machine's name, as lists show it.
     #[schemars(
         length(min = 1, max = 100),
-        regex(pattern = r"^\P{Cc}*[^\s\p{Cc}]\P{Cc}*$")
+        regex(
+            pattern = r"^[^\u0000-\u001F\u007F-\u009F]*[^\s\u0000-\u001F\u007F-\u009F][^\u0000-\u001F\u007F-\u009F]*$"
+        )
     )]
     pub(crate) name: String,
     /// Its operating system.
-    #[schemars(length(max = 200), regex(pattern = r"^\P{Cc}*$"))]
+    #[schemars(
+        length(max = 200),
+        regex(pattern = r"^[^\u0000-\u001F\u007F-\u009F]*$")
+    )]
     pub(crate) os: Option<String>,
     /// The version of the program on it.
-    #[schemars(length(max = 200), regex(pattern = r"^\P{Cc}*$"))]
+    #[schemars(
+        length(max = 200),
+        regex(pattern = r"^[^\u0000-\u001F\u007F-\u009F]*$")
+    )]
     pub(crate) build: Option<String>,
 }
 
@@ -128,6 +136,7 @@ pub(crate) struct TaskQuery {
     #[schemars(with = "Vec<TaskStatus>")]
     status: Option<Vec<TaskStatus>>,
     /// Only those of the attempt with this number, from 1.
+    #[schemars(range(max = 4_294_967_295_u32))]
     attempt: Option<u32>,
     /// What every list takes.
     #[schemars(flatten)]

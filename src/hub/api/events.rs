@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse, Response};
@@ -15,6 +15,7 @@ use super::super::guard::Caller;
 use super::super::problem::{ApiError, ApiResult};
 use super::super::records::ItemKind;
 use super::super::state::Hub;
+use super::Path;
 use super::asked::{EventQuery, Names, PlaceQuery, names};
 use super::items;
 use super::{Params, RawQuery};

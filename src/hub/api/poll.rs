@@ -9,8 +9,6 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
-use serde::de::DeserializeOwned;
-use serde_json::Value;
 use uuid::Uuid;
 
 use super::super::body::JsonBody;
@@ -83,11 +81,6 @@ impl FromRequestParts<Arc<Hub>> for DeviceCaller {
     }
 }
 
-fn read<T: DeserializeOwned>(body: JsonBody) -> ApiResult<T> {
-    serde_json::from_value(Value::Object(body.object))
-        .map_err(|e| ApiError::field("", e.to_string()))
-}
-
 /// `POST /poll/open`: what `hello` carries → what `welcome` carries.
 pub(crate) async fn open(
     State(hub): State<Arc<Hub>>,
@@ -97,7 +90,7 @@ pub(crate) async fn open(
     if hub.draining.is_cancelled() {
         return Err(ApiError::new(Code::GoingAway, "the hub is stopping").retry_after(2));
     }
-    let hello: Hello = read(body)?;
+    let hello: Hello = body.read()?;
     hub.open_poll(device, hello).await.map(Json)
 }
 
@@ -133,7 +126,7 @@ pub(crate) async fn ack(
     DeviceCaller(device): DeviceCaller,
     body: JsonBody,
 ) -> ApiResult<Json<PollAcked>> {
-    let ack: PollAck = read(body)?;
+    let ack: PollAck = body.read()?;
     if ack.reports.len() > POLL_REPORTS {
         let detail = format!("holds more than {POLL_REPORTS} reports");
         return Err(ApiError::field("/reports", detail));
