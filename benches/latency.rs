@@ -336,6 +336,7 @@ async fn daemon(hub: &HubHandle, dir: &Path) -> Result<Whole> {
             problem: Some("a bench has none".to_owned()),
         },
         link: ClientConfig::default(),
+        watchdog: remote_collab::daemon::watchdog::Limits::default(),
     };
     let daemon = assembly::start(options, dir.join("claude")).await?;
     let mut status = daemon.handle.link().status();

@@ -201,6 +201,7 @@ impl Simulated {
         let instance = self.instance;
         HelloSnapshot {
             instance,
+            take_over: false,
             last: None,
             outbox_instance: instance,
             next_n: 1,

@@ -23,7 +23,7 @@ use crate::domain::limits::CONNECT_JWT_S;
 use crate::domain::{AccountId, Code, DeviceId, Trust, WallMs};
 
 /// How far two honest clocks may differ, seconds.
-const LEEWAY_S: i64 = 5;
+pub(crate) const LEEWAY_S: i64 = 5;
 /// Longest token text that is looked at, bytes.
 const MAX_TOKEN_BYTES: usize = 8 << 10;
 /// Life of a join token, seconds.
@@ -258,6 +258,8 @@ pub struct Connect {
     pub device: DeviceId,
     /// Its own id; it may be used once.
     pub jti: Uuid,
+    /// When it was signed, by the device's clock, Unix ms.
+    pub issued_at: WallMs,
     /// When it ends, Unix ms.
     pub expires_at: WallMs,
 }
@@ -424,6 +426,7 @@ pub fn verify_connect(
     Ok(Connect {
         device: claims.iss,
         jti: claims.jti,
+        issued_at: WallMs(claims.iat.saturating_mul(1000)),
         expires_at: WallMs((claims.exp + LEEWAY_S).saturating_mul(1000)),
     })
 }

@@ -4,38 +4,124 @@ use std::io::{IsTerminal as _, Read as _};
 use std::time::Duration;
 
 use clap::Args;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::long_running::{load_config, runtime};
 use super::report::{Exit, Failure, say};
 use super::system::node_name;
 use super::{Global, daemon_client};
-use crate::auth::{Token, crypto};
+use crate::auth::{DeviceKey, Token, crypto};
 use crate::config::HubUrl;
 use crate::daemon::credentials::Credentials;
 use crate::daemon::http::{HttpError, HubHttp};
 use crate::daemon::way::Way;
-use crate::domain::Code;
+use crate::domain::{Code, DeviceId};
 use crate::local::ClientError;
 
 /// Bytes of a token on standard input.
 const MAX_TOKEN: u64 = 16 << 10;
 /// How long a running daemon may take to hear of the new credentials.
 const DEADLINE: Duration = Duration::from_secs(10);
+/// How long a running daemon may take to move the device here.
+const TAKE_OVER: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Args)]
 pub(super) struct LoginArgs {
     /// The hub's address, such as `https://hub.example.org`
-    url: HubUrl,
+    #[arg(required_unless_present = "take_over")]
+    url: Option<HubUrl>,
     /// Read the join token from standard input; it is given in no other way
-    #[arg(long, required = true)]
+    #[arg(long, required_unless_present = "take_over")]
     token_stdin: bool,
     /// This machine's name at the hub [default: the host's name]
     #[arg(long)]
     name: Option<String>,
+    /// Move the enrolled device here: another machine or data folder that holds its key is shut out
+    #[arg(long, conflicts_with_all = ["url", "token_stdin", "name"])]
+    take_over: bool,
 }
 
 pub(super) fn run(global: &Global, args: &LoginArgs) -> Result<Exit, Failure> {
+    match &args.url {
+        Some(url) => enrol(global, url, args.name.as_deref()),
+        None => take_over(global),
+    }
+}
+
+/// The link as a daemon tells it.
+#[derive(Debug, Deserialize)]
+struct Told {
+    link: Link,
+}
+
+#[derive(Debug, Deserialize)]
+struct Link {
+    state: String,
+    cause: Option<String>,
+    code: Option<String>,
+    hint: Option<String>,
+}
+
+/// Moves the device to this installation: at once by a running daemon, else by the next one.
+fn take_over(global: &Global) -> Result<Exit, Failure> {
+    let places = global.places()?;
+    let dir = places.daemon();
+    let enrolled = Credentials::load(&dir)
+        .map_err(|e| Failure::of("the device's credentials cannot be used", &e))?;
+    let Some(credentials) = enrolled else {
+        return Err(Failure::new("this machine is not enrolled at a hub")
+            .hint("`remote-collab login URL --token-stdin < FILE` enrols it"));
+    };
+    let device = &credentials.enrolment.device;
+    let body = json!({ "take_over": true });
+    match daemon_client(&places).post::<_, Told>("/control/connect", &body, TAKE_OVER) {
+        Ok(Told { link }) if link.code.is_some() => {
+            let mut failure = Failure::new(format!("`{device}` was not moved here"));
+            failure.causes.extend(link.cause);
+            Err(match link.hint {
+                Some(hint) => failure.hint(hint),
+                None => failure,
+            })
+        }
+        Ok(Told { link }) if link.state == "SYNCED" => done(
+            global,
+            device,
+            true,
+            &format!(
+                "`{device}` is connected from here now; any other daemon with its key is shut out"
+            ),
+        ),
+        Ok(Told { link }) => done(
+            global,
+            device,
+            true,
+            &format!(
+                "`{device}` moves here with the next connection ({}: {})",
+                link.state,
+                link.cause.as_deref().unwrap_or("under way")
+            ),
+        ),
+        Err(ClientError::NotRunning { .. }) => {
+            Credentials::ask_take_over(&dir)
+                .map_err(|e| Failure::of("the take-over could not be noted", &e))?;
+            let next = format!("`{device}` moves here with the next `remote-collab daemon run`");
+            done(global, device, false, &next)
+        }
+        Err(e) => Err(e.into()),
+    }
+}
+
+fn done(global: &Global, device: &DeviceId, daemon: bool, words: &str) -> Result<Exit, Failure> {
+    if global.json {
+        say(json!({ "device": device, "daemon": daemon }))?;
+    } else {
+        say(words)?;
+    }
+    Ok(Exit::Ok)
+}
+
+fn enrol(global: &Global, url: &HubUrl, name: Option<&str>) -> Result<Exit, Failure> {
     crypto::install();
     let places = global.places()?;
     let token = read_token()?;
@@ -50,10 +136,18 @@ pub(super) fn run(global: &Global, args: &LoginArgs) -> Result<Exit, Failure> {
         .map_err(|e| Failure::of("the trusted certificates cannot be used", &e))?;
     let http = HubHttp::new(&way, dir.clone(), None)
         .map_err(|e| Failure::of("no HTTP client could be set up", &e))?;
-    let name = args.name.clone().unwrap_or_else(host_name);
-    let enrolment = runtime()?
-        .block_on(http.enrol(&args.url, &token, key.public(), &name))
-        .map_err(|e| refused(&args.url, &e))?;
+    let (runtime, name) = (runtime()?, name.map_or_else(host_name, str::to_owned));
+    let enrolled = |key: &DeviceKey| runtime.block_on(http.enrol(url, &token, key.public(), &name));
+    let enrolment = match enrolled(&key) {
+        // The old key stays revoked; the machine comes back as a new device, with the queue that it has.
+        Err(e) if e.code() == Code::DeviceRevoked => {
+            let key = Credentials::replace_key(&dir)
+                .map_err(|e| Failure::of("the revoked key could not be replaced", &e))?;
+            enrolled(&key)
+        }
+        enrolled => enrolled,
+    }
+    .map_err(|e| refused(url, &e))?;
     Credentials::save(&dir, &enrolment)
         .map_err(|e| Failure::of("the enrolment could not be stored", &e))?;
     let connected =
@@ -64,12 +158,12 @@ pub(super) fn run(global: &Global, args: &LoginArgs) -> Result<Exit, Failure> {
         };
     if global.json {
         say(json!({
-            "device": enrolment.device, "hub": args.url.to_string(), "account": enrolment.account, "daemon": connected,
+            "device": enrolment.device, "hub": url.to_string(), "account": enrolment.account, "daemon": connected,
         }))?;
     } else {
         say(format_args!(
             "enrolled as `{}` at {}",
-            enrolment.device, args.url
+            enrolment.device, url
         ))?;
         say(if connected {
             "the running daemon connects now"

@@ -17,6 +17,7 @@ use crate::config::{self, DaemonConfig, Sources};
 use crate::core::client::ClientConfig;
 use crate::daemon::assembly::{self, Whole};
 use crate::daemon::status::Claude;
+use crate::daemon::watchdog;
 use crate::daemon::{DaemonError, Options};
 use crate::local::{Places, process_env};
 use crate::telemetry;
@@ -92,6 +93,7 @@ pub(super) async fn start(places: Places, config: DaemonConfig) -> Result<Whole,
         config: Arc::new(config),
         claude,
         link: ClientConfig::default(),
+        watchdog: watchdog::Limits::default(),
     };
     let claude_dir = config_dir(process_env).unwrap_or_else(|| PathBuf::from(".claude"));
     assembly::start(options, claude_dir)
@@ -117,10 +119,12 @@ pub(super) fn daemon(global: &Global, command: DaemonCommand) -> Result<Exit, Fa
         let stop = stop_signal()?;
         let mut daemon = start(places.clone(), config).await?;
         tell_ready(global, &places, &daemon)?;
+        watchdog::tell_ready();
         tokio::select! {
             () = stop => {}
             () = daemon.ended() => return Err(Failure::new("the daemon ended by itself; its log says why")),
         }
+        watchdog::tell_stopping();
         daemon.stop().await;
         Ok(Exit::Ok)
     })

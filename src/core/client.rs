@@ -263,6 +263,8 @@ pub enum Output {
 pub struct HelloSnapshot {
     /// The queue's instance.
     pub instance: InstanceId,
+    /// Whether a person moved the device here: another instance that holds the key is shut out.
+    pub take_over: bool,
     /// The durable cursor.
     pub last: Option<Cursor>,
     /// The outbox's instance.

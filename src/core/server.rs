@@ -87,6 +87,8 @@ pub enum Input {
     },
     /// A newer connection of this device took over.
     Superseded,
+    /// Another instance took the device over, as a person told it to: this one is shut out.
+    TakenOver,
     /// The device was revoked.
     Revoked,
     /// The hub stops as planned; devices are to come back after `after_ms`.

@@ -63,6 +63,13 @@ pub async fn start(options: Options, claude_dir: PathBuf) -> Result<Whole, Daemo
     // Nothing works without the dispatcher: with its end the daemon ends.
     let ended = daemon.stopping().drop_guard();
     let dispatcher = Dispatcher::start(parts, &tracker, cancel.clone(), ended).await?;
+    let asked = dispatcher.clone();
+    daemon
+        .watchdog()
+        .ask("dispatcher", daemon.stopping(), move || {
+            let asked = asked.clone();
+            async move { asked.answers().await }
+        });
     let desk = Arc::new(Desk {
         dispatcher: dispatcher.clone(),
         projects: daemon.projects().clone(),

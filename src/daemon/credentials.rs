@@ -16,6 +16,9 @@ use crate::local::write_private;
 
 const FILE: &str = "device.json";
 const KEY_FILE: &str = "device.key";
+const REVOKED_KEY_FILE: &str = "device.key.revoked";
+/// Its presence says that a person moved the device to this folder.
+const TAKE_OVER: &str = "take-over";
 const MAX_FILE_BYTES: u64 = 64 << 10;
 
 /// Why the device's credentials cannot be used.
@@ -116,6 +119,20 @@ impl Credentials {
         Ok(DeviceKey::load_or_create(&dir.join(KEY_FILE))?)
     }
 
+    /// A new key in place of one that a hub revoked, which is kept aside.
+    ///
+    /// # Errors
+    /// When the files cannot be changed.
+    pub fn replace_key(dir: &Path) -> Result<DeviceKey, CredentialsError> {
+        let path = dir.join(KEY_FILE);
+        match std::fs::rename(&path, dir.join(REVOKED_KEY_FILE)) {
+            Err(source) if source.kind() != ErrorKind::NotFound => {
+                Err(CredentialsError::Io { path, source })
+            }
+            _ => Self::key(dir),
+        }
+    }
+
     /// Keeps an enrolment beside the key.
     ///
     /// # Errors
@@ -124,6 +141,30 @@ impl Credentials {
         let path = dir.join(FILE);
         let json = serde_json::to_vec_pretty(enrolment).unwrap_or_default();
         write_private(&path, &json).map_err(|source| CredentialsError::Io { path, source })
+    }
+
+    /// Notes that a person moved the device to this folder, for the daemon that connects next.
+    ///
+    /// # Errors
+    /// When the note cannot be written.
+    pub fn ask_take_over(dir: &Path) -> Result<(), CredentialsError> {
+        let path = dir.join(TAKE_OVER);
+        write_private(&path, b"").map_err(|source| CredentialsError::Io { path, source })
+    }
+
+    /// Whether a person moved the device to this folder and no connection has told the hub yet.
+    #[must_use]
+    pub fn is_take_over_asked(dir: &Path) -> bool {
+        dir.join(TAKE_OVER).exists()
+    }
+
+    /// The hub knows that the device was moved here.
+    pub fn forget_take_over(dir: &Path) {
+        if let Err(error) = std::fs::remove_file(dir.join(TAKE_OVER))
+            && error.kind() != ErrorKind::NotFound
+        {
+            tracing::warn!(%error, "the note of a take-over stays behind");
+        }
     }
 
     /// A fresh connect JWT; `now` is the hub's time as far as the device knows it.

@@ -26,9 +26,11 @@ use super::link::{LinkHandle, LinkParts, SnapshotSource, link};
 use super::local_api::{self, Api, Control, HookHandler, Listeners};
 use super::lock::{self, Lock, LockError};
 use super::projects::Projects;
+use super::questions::{loopback_answers, socket_answers};
 use super::status::{Claude, Facts};
 use super::store::{self, Store, StoreError};
 use super::tls::TlsError;
+use super::watchdog::{self, Watchdog};
 use super::way::Way;
 
 /// How long a clean stop may take.
@@ -92,6 +94,8 @@ pub struct Options {
     pub claude: Claude,
     /// The link's limits.
     pub link: ClientConfig,
+    /// When a loop is taken to hang, and what follows.
+    pub watchdog: watchdog::Limits,
 }
 
 /// What lasts: opened under the lock, before anybody can reach the daemon.
@@ -103,6 +107,7 @@ pub struct Daemon {
     projects: Projects,
     http: HubHttp,
     dialer: Dialer,
+    watchdog: Watchdog,
     stop: CancellationToken,
 }
 
@@ -143,12 +148,14 @@ impl Daemon {
         let store = Store::open(&dir.join(store::FILE))?;
         // The key exists before the first login, so that `login` beside a running daemon finds it.
         DeviceKey::load_or_create(&dir.join("device.key"))?;
+        let watchdog = Watchdog::start(options.watchdog.clone()).map_err(io(&dir))?;
         Ok(Self {
             lock,
             store,
             projects: Projects::new(dir),
             http,
             dialer: Dialer::new(way),
+            watchdog,
             stop: CancellationToken::new(),
             options,
         })
@@ -178,6 +185,12 @@ impl Daemon {
         &self.options
     }
 
+    /// Looks whether the loops of the daemon go round.
+    #[must_use]
+    pub const fn watchdog(&self) -> &Watchdog {
+        &self.watchdog
+    }
+
     /// Cancelled when the daemon is to stop; whoever was built on it ends with it.
     #[must_use]
     pub fn stopping(&self) -> CancellationToken {
@@ -195,6 +208,7 @@ impl Daemon {
             config,
             claude,
             link: limits,
+            watchdog: _,
         } = self.options;
         let io = |path: &PathBuf| {
             let path = path.clone();
@@ -232,6 +246,7 @@ impl Daemon {
             source: parts.source,
             capacity: parts.capacity,
             config: limits,
+            beat: self.watchdog.watch("link"),
         };
         let (link, link_runs) = link(link_parts, link_stop.clone());
         link.connect().await;
@@ -254,7 +269,21 @@ impl Daemon {
             token: token.clone(),
             stop: self.stop.clone(),
         });
+        let (store, socket) = (self.store.clone(), listeners.socket.clone());
+        self.watchdog.ask("queue", self.stop.clone(), move || {
+            let store = store.clone();
+            async move { store.position().await.is_ok() }
+        });
+        self.watchdog.ask("socket", self.stop.clone(), move || {
+            socket_answers(socket.clone())
+        });
+        if let Some(address) = loopback {
+            self.watchdog.ask("loopback", self.stop.clone(), move || {
+                loopback_answers(address)
+            });
+        }
         let running = Running {
+            watchdog: self.watchdog,
             stop: self.stop.clone(),
             link_stop,
             store: self.store.clone(),
@@ -344,6 +373,7 @@ struct Running {
     socket: PathBuf,
     link: JoinHandle<()>,
     served: JoinHandle<()>,
+    watchdog: Watchdog,
     lock: Lock,
 }
 
@@ -359,6 +389,8 @@ impl Running {
             () = sweep(self.store.clone()) => {}
         }
         self.stop.cancel();
+        // What ends has its deadlines, and beats no more.
+        drop(self.watchdog);
         let end = async {
             // Whatever ended already is over; the others end now.
             if !self.served.is_finished() {

@@ -28,12 +28,14 @@ pub mod lock;
 pub mod memory;
 mod memory_block;
 pub mod projects;
+mod questions;
 pub mod retry_timer;
 pub mod server_events;
 pub mod status;
 pub mod store;
 pub mod tls;
 mod uploads;
+pub mod watchdog;
 pub mod way;
 
 pub use handle::{Daemon, DaemonError, DaemonHandle, Options, Parts};

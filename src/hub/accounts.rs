@@ -13,7 +13,7 @@ use super::problem::{ApiError, ApiResult};
 use super::records::{self, AccountRecord, TokenRecord, put};
 use super::state::Hub;
 use super::store::{Commit, Expect, Log, LogId, Mailbox, MailboxId, Op, Records, StoreError};
-use crate::domain::{AccountId, Code, EnvelopeId, Seq};
+use crate::domain::{AccountId, Code, EnvelopeId, Seq, WallMs};
 
 /// The account that is always there.
 pub(super) const DEFAULT: &str = "default";
@@ -108,7 +108,7 @@ impl Hub {
         self.store.commit(ops).await?;
         self.directory.drop_account(account);
         for token in &tokens {
-            self.directory.revoke(token.jti);
+            self.directory.revoke(token.jti, called_back_until(token));
         }
         let devices = self.directory.devices(account);
         for device in &devices {
@@ -199,12 +199,20 @@ impl Hub {
     }
 }
 
-/// The step that calls a token back; kept as long as the token would hold.
+/// How long a call-back outlives its token, ms.
+const LONGER_MS: i64 = 60_000;
+
+/// Until when a call-back is remembered: a little longer than the token itself could be taken for valid.
+pub(super) fn called_back_until(token: &TokenRecord) -> WallMs {
+    token.expires_at.plus(LONGER_MS)
+}
+
+/// The step that calls a token back.
 pub(super) fn call_back(token: &TokenRecord) -> Op {
     Op::Put {
         key: format!("revoked/{}", token.jti),
         value: wall().0.to_string(),
         expect: Expect::Any,
-        keep_until: Some(token.expires_at),
+        keep_until: Some(called_back_until(token)),
     }
 }

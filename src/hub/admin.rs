@@ -14,9 +14,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Instant, timeout};
-use uuid::Uuid;
 
-use super::accounts::call_back;
+use super::accounts::{call_back, called_back_until};
 use super::api::directory::{device_page, project_page, revoke_device};
 use super::clock::wall;
 use super::lock::{Home, admin_socket};
@@ -460,10 +459,9 @@ impl Hub {
 
     async fn revoke_token(&self, account: &AccountId, token: &str) -> ApiResult<Value> {
         let all = self.tokens(account).await?;
-        let hit: Vec<Uuid> = all
+        let hit: Vec<&TokenRecord> = all
             .iter()
             .filter(|t| t.name == token || t.jti.to_string() == token)
-            .map(|t| t.jti)
             .collect();
         if hit.is_empty() {
             return Err(
@@ -471,10 +469,11 @@ impl Hub {
                     .known(all.into_iter().map(|t| t.name).take(20).collect()),
             );
         }
-        let ops = all.iter().filter(|t| hit.contains(&t.jti)).map(call_back);
-        self.store.commit(ops.collect()).await?;
-        for jti in &hit {
-            self.directory.revoke(*jti);
+        self.store
+            .commit(hit.iter().map(|t| call_back(t)).collect())
+            .await?;
+        for token in &hit {
+            self.directory.revoke(token.jti, called_back_until(token));
         }
         Ok(json!({ "revoked": hit.len() }))
     }

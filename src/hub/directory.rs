@@ -39,7 +39,8 @@ struct State {
     sessions: BTreeMap<(AccountId, SessionId), SessionRecord>,
     /// Earlier ids of sessions.
     lineage: BTreeMap<(AccountId, SessionId), SessionId>,
-    revoked: BTreeSet<Uuid>,
+    /// Called-back tokens, until their time is over anyway.
+    revoked: BTreeMap<Uuid, WallMs>,
     /// What a person decided about a device's project; it stands above what the project came with.
     decided: BTreeMap<(DeviceId, ProjectName), bool>,
     accounts: BTreeSet<AccountId>,
@@ -120,7 +121,8 @@ impl Directory {
         }
         for r in store.list_all("revoked/").await? {
             let jti: Option<Uuid> = r.key.strip_prefix("revoked/").and_then(|j| j.parse().ok());
-            state.revoked.extend(jti);
+            let until = r.keep_until.unwrap_or(WallMs(i64::MAX));
+            state.revoked.extend(jti.map(|jti| (jti, until)));
         }
         Ok(Self(RwLock::new(state)))
     }
@@ -260,7 +262,7 @@ impl Directory {
     }
 
     pub(crate) fn is_revoked(&self, jti: &Uuid) -> bool {
-        self.with(|s| s.revoked.contains(jti))
+        self.with(|s| s.revoked.contains_key(jti))
     }
 
     /// Changes when a token is called back.
@@ -268,11 +270,23 @@ impl Directory {
         self.with(|s| s.revocations.subscribe())
     }
 
-    pub(crate) fn revoke(&self, jti: Uuid) {
+    /// Notes that a token was called back, whose own time ends at `until`.
+    pub(crate) fn revoke(&self, jti: Uuid, until: WallMs) {
         self.change(|s| {
-            s.revoked.insert(jti);
+            s.revoked.insert(jti, until);
             s.revocations.send_replace(());
         });
+    }
+
+    /// Forgets called-back tokens whose own time is over: they hold no more in any case.
+    pub(crate) fn forget_revoked(&self, now: WallMs) {
+        self.change(|s| s.revoked.retain(|_, until| *until >= now));
+    }
+
+    /// Devices that were revoked before.
+    pub(crate) fn revoked_devices(&self, before: WallMs) -> Vec<Arc<DeviceRecord>> {
+        let gone = |d: &&Arc<DeviceRecord>| d.revoked_at.is_some_and(|at| at <= before);
+        self.with(|s| s.devices.values().filter(gone).cloned().collect())
     }
 
     /// Whether another device of the account serves a project that this one serves, too.

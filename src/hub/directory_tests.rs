@@ -20,6 +20,7 @@ fn device(of: &str, id: &str, seen: i64) -> DeviceRecord {
         enrolled_at: WallMs(0),
         revoked_at: None,
         instance: None,
+        shut_out: Vec::new(),
         last_seen: Some(WallMs(seen)),
         handed: None,
         vouched: true,

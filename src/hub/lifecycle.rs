@@ -15,6 +15,8 @@ pub struct Lifecycle {
     pub online_silence: Duration,
     /// How long a device is away before what it never had goes to another one.
     pub reroute_after: Duration,
+    /// How long after its revocation what waits for a device may still go to another one; then it ends.
+    pub revoked_grace: Duration,
 }
 
 impl Default for Lifecycle {
@@ -24,6 +26,7 @@ impl Default for Lifecycle {
             away_silence: Duration::from_secs(10 * 60),
             online_silence: Duration::from_secs(24 * 3600),
             reroute_after: Duration::from_secs(2 * 60),
+            revoked_grace: Duration::from_secs(5 * 60),
         }
     }
 }
@@ -34,6 +37,10 @@ impl Lifecycle {
             away_ms: ms(self.away_silence),
             online_ms: ms(self.online_silence),
         }
+    }
+
+    pub(crate) fn revoked_ms(&self) -> i64 {
+        ms(self.revoked_grace)
     }
 
     pub(crate) fn reroute_ms(&self) -> i64 {

@@ -240,6 +240,7 @@ impl<C: Carrier> Shell<C> {
             }
             Some(notice) = self.notices.recv() => match notice {
                 Notice::Superseded => Input::Superseded,
+                Notice::TakenOver => Input::TakenOver,
                 Notice::Revoked => Input::Revoked,
             },
             Some(job) = self.jobs.next() => match job {

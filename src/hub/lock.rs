@@ -1,4 +1,4 @@
-//! The hub's folder, `<data-dir>/hub`: `hub.db`, `keys/`, `life`, `lock`, `admin.sock`; 0700, the files 0600.
+//! The hub's folder, `<data-dir>/hub`: `hub.db`, `keys/`, `life`, `used-tokens`, `lock`, `admin.sock`; 0700, the files 0600.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -58,6 +58,11 @@ impl Home {
 
     pub(crate) fn database(&self) -> PathBuf {
         self.dir.join("hub.db")
+    }
+
+    /// The file of [`super::used`].
+    pub(crate) fn used_tokens(&self) -> PathBuf {
+        self.dir.join("used-tokens")
     }
 
     pub(crate) fn keys(&self) -> PathBuf {

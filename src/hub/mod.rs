@@ -42,6 +42,7 @@ mod socket;
 mod state;
 pub mod store;
 mod tls;
+mod used;
 mod webhooks;
 
 use std::net::SocketAddr;
@@ -68,6 +69,7 @@ use self::lock::Home;
 use self::state::Hub;
 use self::store::{AnyStore, SqliteStore, StoreError};
 use self::tls::ServerTls;
+use self::used::UsedTokens;
 use crate::auth::{HubKeys, KeyError, crypto};
 use crate::core::server::ServerConfig;
 
@@ -258,8 +260,12 @@ pub(crate) async fn open_hub(home: &Home, config: &HubConfig) -> Result<Hub, Hub
         );
     }
     let store = AnyStore::Sqlite(store);
+    let used = home.used_tokens();
+    let new = store.get(state::ID).await?.is_none();
+    let used = UsedTokens::open(&used, new, clock::wall())
+        .map_err(|source| HubError::DataDir { path: used, source })?;
     let (link, lifecycle) = (config.link.clone(), config.lifecycle);
-    let mut hub = Hub::open(store, keys, config.rate, link, lifecycle).await?;
+    let mut hub = Hub::open(store, keys, config.rate, link, lifecycle, used).await?;
     hub.events = config.events;
     hub.webhooks.config = config.webhooks.clone();
     Ok(hub)

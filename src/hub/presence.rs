@@ -2,7 +2,7 @@
 //!
 //! A device key runs in one place. A hello of the same instance is that place after a restart or a lost link and takes
 //! the older connection over (4409 for the older one, no waiting); a hello of another instance, while one lives, is a
-//! copy of the key and is refused by name. Every admitted connection has a ticket; what it leaves behind at its end is
+//! copy of the key and is refused by name, unless a person moved the device there: then the older one is shut out. Every admitted connection has a ticket; what it leaves behind at its end is
 //! removed only if the ticket is still the newest.
 
 use std::collections::BTreeMap;
@@ -18,6 +18,8 @@ use crate::domain::{DeviceId, InstanceId};
 pub(crate) enum Notice {
     /// A newer connection took over.
     Superseded,
+    /// Another instance took the device over.
+    TakenOver,
     /// The device was revoked.
     Revoked,
 }
@@ -47,6 +49,14 @@ pub(crate) struct Presence {
     live: Mutex<BTreeMap<DeviceId, Live>>,
 }
 
+/// A connection that has its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Entered {
+    pub(crate) ticket: u64,
+    /// The other instance that held the place.
+    pub(crate) shut_out: Option<InstanceId>,
+}
+
 /// Another live instance holds the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HeldElsewhere;
@@ -63,14 +73,22 @@ impl Presence {
         instance: InstanceId,
         capacity: u32,
         notices: mpsc::Sender<Notice>,
-    ) -> Result<u64, HeldElsewhere> {
+        take_over: bool,
+    ) -> Result<Entered, HeldElsewhere> {
         let ticket = self.next.fetch_add(1, Ordering::Relaxed) + 1;
         self.with(|live| {
+            let mut shut_out = None;
             if let Some(older) = live.get(device) {
-                if older.instance != instance && !older.notices.is_closed() {
+                let other = older.instance != instance;
+                if other && !take_over && !older.notices.is_closed() {
                     return Err(HeldElsewhere);
                 }
-                older.tell(Notice::Superseded);
+                shut_out = other.then_some(older.instance);
+                older.tell(if other {
+                    Notice::TakenOver
+                } else {
+                    Notice::Superseded
+                });
             }
             live.insert(
                 device.clone(),
@@ -82,7 +100,7 @@ impl Presence {
                     synced: false,
                 },
             );
-            Ok(ticket)
+            Ok(Entered { ticket, shut_out })
         })
     }
 
@@ -152,17 +170,25 @@ mod tests {
         let (one, two) = (InstanceId::from_u128(1), InstanceId::from_u128(2));
         let (tx1, mut rx1) = mpsc::channel(2);
         let (tx2, rx2) = mpsc::channel(2);
-        let t1 = p.enter(&device, one, 0, tx1).unwrap();
-        assert_eq!(p.enter(&device, two, 0, tx2.clone()), Err(HeldElsewhere));
+        let enter = |instance, tx: &mpsc::Sender<_>, take_over| {
+            p.enter(&device, instance, 0, tx.clone(), take_over)
+        };
+        let t1 = enter(one, &tx1, false).unwrap().ticket;
+        assert_eq!(enter(two, &tx2, false), Err(HeldElsewhere));
         assert!(p.holds(&device, t1));
-        let t2 = p.enter(&device, one, 0, tx2.clone()).unwrap();
-        assert!(t2 > t1);
+        let t2 = enter(one, &tx2, false).unwrap();
+        assert!(t2.ticket > t1 && t2.shut_out.is_none());
         assert_eq!(rx1.try_recv(), Ok(Notice::Superseded));
         assert!(!p.leave(&device, t1) && p.is_online(&device));
         drop(rx2);
         // The holder's task is gone without a goodbye: its place is free.
-        let (tx3, _rx3) = mpsc::channel(2);
-        let t3 = p.enter(&device, two, 0, tx3).unwrap();
-        assert!(p.leave(&device, t3) && !p.is_online(&device));
+        let (tx3, mut rx3) = mpsc::channel(2);
+        let t3 = enter(two, &tx3, false).unwrap();
+        // A person moved the device: the other instance is told and named.
+        let t4 = enter(one, &tx1, true).unwrap();
+        assert_eq!(t4.shut_out, Some(two));
+        assert_eq!(rx3.try_recv(), Ok(Notice::TakenOver));
+        assert!(!p.leave(&device, t3.ticket));
+        assert!(p.leave(&device, t4.ticket) && !p.is_online(&device));
     }
 }

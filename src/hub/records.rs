@@ -56,6 +56,9 @@ pub(crate) struct DeviceRecord {
     pub(crate) revoked_at: Option<WallMs>,
     #[serde(default)]
     pub(crate) instance: Option<InstanceId>,
+    /// Instances that a take-over shut out, the latest last: refused until a person takes the device back.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) shut_out: Vec<InstanceId>,
     #[serde(default)]
     pub(crate) last_seen: Option<WallMs>,
     /// What was handed to it at most, as its last connection left it.
@@ -70,9 +73,24 @@ const fn yes() -> bool {
     true
 }
 
+/// Shut-out instances that are remembered of a device.
+const SHUT_OUT: usize = 32;
+
 impl DeviceRecord {
     pub(crate) fn key(account: &AccountId, device: &DeviceId) -> String {
         format!("device/{account}/{device}")
+    }
+
+    /// Gives the device to `to`, as a person told: every other instance that held it is shut out.
+    pub(crate) fn give_to(&mut self, to: InstanceId, live: Option<InstanceId>) {
+        for other in [self.instance, live].into_iter().flatten() {
+            if other != to && !self.shut_out.contains(&other) {
+                self.shut_out.push(other);
+            }
+        }
+        self.shut_out.retain(|i| *i != to);
+        let over = self.shut_out.len().saturating_sub(SHUT_OUT);
+        self.shut_out.drain(..over);
     }
 
     pub(crate) fn public(&self) -> Option<PublicKey> {

@@ -216,6 +216,30 @@ fn unpresume(item: &mut ItemRecord) {
     }
 }
 
+/// Ends an item whose device is gone for good: what it had begun is `interrupted`, the rest `undeliverable`.
+pub(crate) fn abandon(item: &mut ItemRecord, reason: &str, now: WallMs) -> Effect {
+    if item.is_over() {
+        return Effect::Same;
+    }
+    let begun = !matches!(
+        item.state.status,
+        TaskStatus::Queued | TaskStatus::Delivered
+    );
+    if item.kind == ItemKind::Task && begun {
+        let state = TaskState::because(TaskStatus::Interrupted, reason);
+        return set_state(item, state, now);
+    }
+    let stage = Stage::Undeliverable {
+        reason: reason.to_owned(),
+    };
+    let receipt = Receipt {
+        stage,
+        at: now,
+        evidence: None,
+    };
+    add_receipt(item, receipt)
+}
+
 fn add_receipt(item: &mut ItemRecord, receipt: Receipt) -> Effect {
     let over = item.receipts.iter().any(|r| r.stage.is_terminal());
     let last_of_kind = item

@@ -1,6 +1,6 @@
 //! What all parts of a running hub share.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use tokio::sync::Semaphore;
@@ -22,6 +22,7 @@ use super::problem::{ApiError, ApiResult};
 use super::records::{self, DeviceRecord, ItemKind};
 use super::slots::Slots;
 use super::store::{AnyStore, Commit, Expect, Op, StoreError};
+use super::used::UsedTokens;
 use super::webhooks::Webhooks;
 use crate::auth::crypto::sha256;
 use crate::auth::token::peek_device;
@@ -31,8 +32,8 @@ use crate::domain::{AccountId, Code, DeviceId, EnvelopeId, WallMs};
 
 /// Verified tokens that are remembered, so that a signature is checked once.
 const MAX_VERIFIED: usize = 1024;
-/// Connect JWTs that are remembered as used; more within their minute than this is refused.
-const MAX_USED: usize = 250_000;
+/// The record of the hub's own name.
+pub(crate) const ID: &str = "hub/id";
 
 /// Results beyond a frame that are put together or read at a time.
 const TEXTS: usize = 4;
@@ -65,7 +66,7 @@ pub(crate) struct Hub {
     pub(crate) sockets: TaskTracker,
     keys: RwLock<HubKeys>,
     verified: Mutex<HashMap<[u8; 32], Arc<Verified>>>,
-    used: Mutex<BTreeSet<(WallMs, Uuid)>>,
+    used: UsedTokens,
 }
 
 impl Hub {
@@ -76,6 +77,7 @@ impl Hub {
         rate: Rate,
         link: ServerConfig,
         lifecycle: Lifecycle,
+        used: UsedTokens,
     ) -> Result<Self, StoreError> {
         let id = hub_id(&store).await?;
         let directory = Directory::load(&store).await?;
@@ -102,7 +104,7 @@ impl Hub {
             sockets: TaskTracker::new(),
             keys: RwLock::new(keys),
             verified: Mutex::default(),
-            used: Mutex::default(),
+            used,
         })
     }
 
@@ -173,7 +175,7 @@ impl Hub {
             )
             .hint("enrol this machine anew: `remote-collab login`; its queue is kept"));
         }
-        self.use_once(connect.jti, connect.expires_at, now)?;
+        self.used.take(&connect, now)?;
         Ok(device)
     }
 
@@ -271,42 +273,20 @@ impl Hub {
         }
         Err(StoreError::Busy)
     }
-
-    fn use_once(&self, jti: Uuid, until: WallMs, now: WallMs) -> ApiResult<()> {
-        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        while used.first().is_some_and(|(t, _)| *t < now) {
-            used.pop_first();
-        }
-        if used.len() >= MAX_USED {
-            return Err(
-                ApiError::new(Code::RateLimited, "too many connects within a minute")
-                    .retry_after(60),
-            );
-        }
-        if used.insert((until, jti)) {
-            Ok(())
-        } else {
-            Err(
-                ApiError::new(Code::TokenUsed, "this connect JWT was used before")
-                    .hint("sign a fresh one for every call"),
-            )
-        }
-    }
 }
 
 async fn hub_id(store: &AnyStore) -> Result<String, StoreError> {
-    const KEY: &str = "hub/id";
-    if let Some(known) = store.get(KEY).await? {
+    if let Some(known) = store.get(ID).await? {
         return Ok(known.value);
     }
     let id = format!("hub-{}", Uuid::new_v4().simple());
     match store
-        .commit(vec![Op::put(KEY, id.clone(), Expect::Absent)])
+        .commit(vec![Op::put(ID, id.clone(), Expect::Absent)])
         .await
     {
         Ok(_) => Ok(id),
         Err(StoreError::Conflict { .. }) => store
-            .get(KEY)
+            .get(ID)
             .await?
             .map(|s| s.value)
             .ok_or_else(|| StoreError::Io("the hub's name vanished".to_owned())),

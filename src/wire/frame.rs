@@ -46,6 +46,10 @@ pub enum DeviceFrame {
 pub struct Hello {
     /// Random, born with the queue: tells a restart from a clone.
     pub instance: InstanceId,
+    /// Whether a person moved the device here (`login --take-over`): another instance is not refused to but shut out, for
+    /// good.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub take_over: bool,
     /// The last envelope that is durable here; `null` replays all that is not terminal.
     pub last: Option<Cursor>,
     /// Where the outbox stands.

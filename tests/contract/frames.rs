@@ -69,6 +69,7 @@ fn device_frames() -> Vec<(&'static str, DeviceFrame)> {
             epoch: EPOCH,
             seq: Seq(41),
         }),
+        take_over: false,
         outbox: OutboxPosition {
             instance: InstanceId::from_u128(0x9999_aaaa_bbbb_4ccc_8ddd_eeee_ffff_0000),
             next_n: 8,

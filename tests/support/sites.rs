@@ -142,8 +142,14 @@ impl Machine {
 
     /// Starts a long-running command and waits for its ready line.
     pub(crate) async fn spawn(&self, args: &[&str]) -> Process {
+        self.spawn_with(args, &[]).await
+    }
+
+    /// As [`Self::spawn`], with more in its environment.
+    pub(crate) async fn spawn_with(&self, args: &[&str], env: &[(&str, &str)]) -> Process {
         let (mut command, log) = self.command(args);
         let mut child = command
+            .envs(env.iter().copied())
             .arg("--json")
             .stdout(Stdio::piped())
             .spawn()
@@ -440,6 +446,12 @@ impl DeviceSite {
 
     pub(crate) async fn run(&mut self) {
         self.run_at("127.0.0.1:0").await;
+    }
+
+    /// Runs the daemon with more in its environment.
+    pub(crate) async fn run_with(&mut self, env: &[(&str, &str)]) {
+        let args = ["daemon", "run", "--local-listen", "127.0.0.1:0"];
+        self.process = Some(self.machine.spawn_with(&args, env).await);
     }
 
     pub(crate) async fn run_at(&mut self, listen: &str) {

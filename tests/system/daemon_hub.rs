@@ -164,6 +164,7 @@ async fn a_posted_message_is_durable_on_the_device_and_its_receipts_come_back_ov
         source: Arc::new(Empty),
         capacity: free,
         config: ClientConfig::default(),
+        beat: remote_collab::daemon::watchdog::Beat::default(),
     };
     let (handle, running) = link(parts, stop.clone());
     let running = tokio::spawn(running);

@@ -18,6 +18,7 @@ use remote_collab::daemon::link::{
     Directory, LinkHandle, LinkParts, LinkStatus, SnapshotSource, link,
 };
 use remote_collab::daemon::store::{FILE, NewReport, QueueFilter, Store};
+use remote_collab::daemon::watchdog::Beat;
 use remote_collab::daemon::way::Way;
 use remote_collab::domain::{
     Address, Code, Cursor, Envelope, EnvelopeId, EnvelopeKind, Priority, Problem, Receipt, Sender,
@@ -82,6 +83,7 @@ impl Device {
             source: Arc::new(Empty),
             capacity: free,
             config,
+            beat: Beat::default(),
         };
         let (link, running) = link(parts, stop.clone());
         let running = tokio::spawn(running);

@@ -97,6 +97,7 @@ fn options(dir: &Path, local: &str) -> Options {
             problem: Some("no `claude` in PATH".into()),
         },
         link: ClientConfig::default(),
+        watchdog: remote_collab::daemon::watchdog::Limits::default(),
     }
 }
 

@@ -23,7 +23,7 @@ async fn post(bed: &HubBed, text: &str) -> Value {
 }
 
 /// Polls until the item looks as wanted.
-async fn becomes(bed: &HubBed, url: &str, want: impl Fn(&Value) -> bool) -> Value {
+pub(crate) async fn becomes(bed: &HubBed, url: &str, want: impl Fn(&Value) -> bool) -> Value {
     let deadline = tokio::time::Instant::now() + DEADLINE;
     loop {
         let v = bed.get(url).await.ok(200);

@@ -19,6 +19,7 @@ fn impatient(config: &mut HubConfig) {
         away_silence: Duration::from_millis(50),
         online_silence: Duration::from_secs(3600),
         reroute_after: Duration::from_millis(50),
+        ..Lifecycle::default()
     };
 }
 

@@ -92,7 +92,11 @@ async fn a_copied_data_folder_is_told_that_the_key_is_held_elsewhere_and_gets_no
         refused["link"]["hint"]
             .as_str()
             .unwrap()
-            .contains("stop the other daemon"),
+            .contains("stop the other daemon")
+            && refused["link"]["hint"]
+                .as_str()
+                .unwrap()
+                .contains("login --take-over"),
         "{refused}"
     );
     assert_eq!(refused["link"]["retry_at"], Value::Null, "no blind retry");

@@ -36,6 +36,10 @@ mod killed;
 mod lifecycle;
 #[cfg(target_os = "linux")]
 mod link_abuse;
+#[cfg(target_os = "linux")]
+mod link_holder;
+#[cfg(target_os = "linux")]
+mod link_limits;
 mod link_unreadable;
 #[cfg(target_os = "linux")]
 mod link_wake;
@@ -56,3 +60,5 @@ mod soak;
 mod status_truth;
 #[path = "../support/mod.rs"]
 mod support;
+#[cfg(target_os = "linux")]
+mod watchdog;

@@ -31,6 +31,7 @@ impl LinkClient {
         self.next_n = self.next_n.max(snapshot.next_n);
         let mut hello = Hello {
             instance: snapshot.instance,
+            take_over: snapshot.take_over,
             last: self.durable,
             outbox: OutboxPosition {
                 instance: snapshot.outbox_instance,

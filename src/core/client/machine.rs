@@ -247,6 +247,8 @@ impl LinkClient {
                     self.disarm();
                     self.policy.reset();
                     self.attempt = 0;
+                    // Somebody acted: what was wrong before is no news any more.
+                    self.cause = None;
                     self.dial(now);
                 }
             }

@@ -44,6 +44,7 @@ fn report(n: u64, text: &str) -> Report {
 fn snapshot(last: Option<u64>, next_n: u64) -> HelloSnapshot {
     HelloSnapshot {
         instance: InstanceId::from_u128(1),
+        take_over: false,
         last: last.map(|seq| Cursor {
             epoch: EPOCH,
             seq: Seq(seq),

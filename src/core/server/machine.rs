@@ -262,6 +262,11 @@ impl LinkServer {
                 let message = "a newer connection of this device took over";
                 self.fail(Code::Superseded, message, CloseCode::Superseded);
             }
+            Input::TakenOver => {
+                let message =
+                    "the key of this device was taken over by another machine or data folder";
+                self.fail(Code::KeyHeldElsewhere, message, CloseCode::Superseded);
+            }
             Input::Revoked => {
                 let message = "this device was revoked; enrol it again to go on";
                 self.fail(Code::DeviceRevoked, message, CloseCode::Forbidden);

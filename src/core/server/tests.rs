@@ -26,6 +26,7 @@ fn hello(last: Option<u64>) -> DeviceFrame {
             epoch: EPOCH,
             seq: Seq(seq),
         }),
+        take_over: false,
         outbox: OutboxPosition {
             instance: InstanceId::from_u128(2),
             next_n: 1,

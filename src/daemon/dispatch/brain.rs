@@ -223,6 +223,10 @@ impl Brain {
                 drop(done.send(self.pause(paused)));
             }
             Msg::ProjectsChanged => self.read_projects(),
+            // The watchdog may have stopped listening.
+            Msg::Ask(done) => {
+                done.send(()).ok();
+            }
         }
     }
 

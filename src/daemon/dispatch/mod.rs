@@ -106,6 +106,8 @@ enum Msg {
         done: oneshot::Sender<std::io::Result<()>>,
     },
     ProjectsChanged,
+    /// Whether the actor still takes its turns.
+    Ask(oneshot::Sender<()>),
 }
 
 /// What the rest of the daemon may know at any time.
@@ -163,6 +165,12 @@ impl Dispatcher {
             memory,
             memory_tokens,
         })
+    }
+
+    /// Whether the actor takes its turns: never ends while it does not.
+    pub async fn answers(&self) -> bool {
+        let (done, answered) = oneshot::channel();
+        self.tx.send(Msg::Ask(done)).await.is_ok() && answered.await.is_ok()
     }
 
     /// What is known now; changes with it.

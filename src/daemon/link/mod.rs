@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::HubUrl;
@@ -39,6 +39,7 @@ use super::clock;
 use super::dial::Dialer;
 use super::http::HubHttp;
 use super::store::{Position, Store};
+use super::watchdog::Beat;
 
 /// What `hello` tells beside the queue's position.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -57,6 +58,7 @@ impl Directory {
     fn snapshot(self, at: &Position) -> HelloSnapshot {
         HelloSnapshot {
             instance: at.info.instance,
+            take_over: false,
             last: at.last,
             outbox_instance: at.info.outbox_instance,
             next_n: at.next_n,
@@ -96,6 +98,8 @@ pub struct LinkParts {
     pub capacity: watch::Receiver<u32>,
     /// The machine's limits.
     pub config: ClientConfig,
+    /// Beaten by every turn of the loop.
+    pub beat: Beat,
 }
 
 impl std::fmt::Debug for LinkParts {
@@ -107,9 +111,14 @@ impl std::fmt::Debug for LinkParts {
     }
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 enum Command {
-    Connect,
+    Connect {
+        /// Whether a person moved the device here.
+        take_over: bool,
+        /// Told when the status shows it.
+        done: Option<oneshot::Sender<()>>,
+    },
     Disconnect,
 }
 
@@ -124,7 +133,21 @@ impl LinkHandle {
     /// Opens the link, or tries again at once.
     pub async fn connect(&self) {
         // A stopped link has nothing to open.
-        self.commands.send(Command::Connect).await.ok();
+        let (take_over, done) = (false, None);
+        let command = Command::Connect { take_over, done };
+        self.commands.send(command).await.ok();
+    }
+
+    /// As [`Self::connect`], on a running link: returns when its status shows the attempt. With `take_over` the device moves here:
+    /// another instance that holds its key is shut out.
+    pub async fn reconnect(&self, take_over: bool) {
+        let (done, begun) = oneshot::channel();
+        let done = Some(done);
+        let command = Command::Connect { take_over, done };
+        if self.commands.send(command).await.is_ok() {
+            // A link that stops meanwhile shows that.
+            begun.await.ok();
+        }
     }
 
     /// Closes the link until [`Self::connect`].

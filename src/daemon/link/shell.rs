@@ -60,6 +60,8 @@ pub(super) struct Shell {
     queue: Lane,
     outbox: Lane,
     tasks: JoinSet<()>,
+    /// Whether a person moved the device here and the hub has not heard of it.
+    taking_over: bool,
     /// When the credentials of the last dial were written.
     enrolled_at: Option<SystemTime>,
     shown: LinkStatus,
@@ -103,6 +105,7 @@ impl Shell {
             queue: Lane::default(),
             outbox: Lane::default(),
             tasks: JoinSet::new(),
+            taking_over: false,
             enrolled_at: None,
             shown: LinkStatus::idle(clock::wall()),
             publish,
@@ -122,6 +125,7 @@ impl Shell {
             .run_until_cancelled(self.wake(&mut commands, &mut outbox, &mut capacity, &mut tick))
             .await
         {
+            self.parts.beat.beat();
             let now = self.clock.now();
             // Before anything else is made of the time that passed.
             if self.clock.slept() {
@@ -129,10 +133,14 @@ impl Shell {
                 self.woke_at = now;
                 self.machine.handle(Input::Woke, now);
             }
+            let mut begun = None;
             match wake {
-                Wake::Command(Some(Command::Connect)) => {
+                Wake::Command(Some(Command::Connect { take_over, done })) => {
                     self.begin_anew();
+                    // Whoever is in sync holds the device already.
+                    self.taking_over |= take_over && self.machine.state() != LinkState::Synced;
                     self.machine.handle(Input::Connect, now);
+                    begun = done;
                 }
                 Wake::Command(Some(Command::Disconnect)) => {
                     self.machine.handle(Input::Disconnect, now);
@@ -171,6 +179,10 @@ impl Shell {
                 }
             }
             self.perform();
+            if let Some(begun) = begun {
+                // Whoever asked may be gone.
+                begun.send(()).ok();
+            }
         }
         self.stop().await;
     }
@@ -340,7 +352,10 @@ impl Shell {
                 let (epoch, seq) = (last.epoch, last.seq);
                 self.machine.handle(Input::Stored { epoch, seq }, now);
             }
-            Done::Hello(snapshot) => self.machine.hello(*snapshot, now),
+            Done::Hello(mut snapshot) => {
+                snapshot.take_over = self.taking_over;
+                self.machine.hello(*snapshot, now);
+            }
             Done::Loaded(rows) => self.machine.handle(Input::Reports(rows), now),
             Done::Renumbered { next_n } => self.machine.handle(Input::OutboxGrew { next_n }, now),
             Done::Nothing | Done::Failed(_) => {}
@@ -440,12 +455,17 @@ impl Shell {
             Output::State { state, cause } => self.state(state, cause.as_ref()),
             Output::HubClock { hub_now } => {
                 self.parts.store.hub_clock(hub_now);
+                // Part of `welcome`: the hub has taken the hello.
+                if std::mem::take(&mut self.taking_over) {
+                    Credentials::forget_take_over(&self.parts.credentials);
+                }
                 self.shown.hub_offset_ms = hub_now.0.saturating_sub(clock::wall().0);
             }
         }
     }
 
     fn dial(&mut self, hub_offset_ms: i64) {
+        self.taking_over |= Credentials::is_take_over_asked(&self.parts.credentials);
         self.shown.retry_at = None;
         self.shown.hub_offset_ms = hub_offset_ms;
         self.transport = None;

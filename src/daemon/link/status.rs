@@ -150,7 +150,9 @@ fn advice(code: Option<Code>) -> Option<String> {
         Code::DeviceRevoked => {
             "the device was revoked at the hub; `remote-collab login URL --token-stdin < FILE` enrols it anew, the local queue is kept"
         }
-        Code::KeyHeldElsewhere => "stop the other daemon, then run `remote-collab connect` here",
+        Code::KeyHeldElsewhere => {
+            "`remote-collab login --take-over` moves the device here and shuts the other one out; or stop the other daemon, then run `remote-collab connect` here"
+        }
         Code::Superseded => {
             "another daemon of this device took over; `remote-collab connect` takes it back"
         }

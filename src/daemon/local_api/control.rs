@@ -27,6 +27,9 @@ const LINK_TELLS: Duration = Duration::from_secs(12);
 pub(super) struct Which {
     path: Option<String>,
     name: Option<ProjectName>,
+    /// With `connect`: move the device here.
+    #[serde(default)]
+    take_over: bool,
 }
 
 pub(super) async fn control(
@@ -40,9 +43,11 @@ pub(super) async fn control(
         "enable" => enable(&api, which).await?,
         "disable" => disable(&api, which).await?,
         "connect" => {
-            api.link.connect().await;
+            let take_over = which.take_over;
+            api.link.reconnect(take_over).await;
             link(&api, |s| {
-                s.is_synced() || s.code.is_some() || s.retry_at.is_some() || s.state == "HANDSHAKE"
+                let under_way = s.state == "HANDSHAKE" && !take_over;
+                s.is_synced() || s.code.is_some() || s.retry_at.is_some() || under_way
             })
             .await
         }

@@ -74,6 +74,7 @@ pub(crate) async fn enroll(
             enrolled_at: wall(),
             revoked_at: None,
             instance: None,
+            shut_out: Vec::new(),
             last_seen: None,
             handed: None,
             vouched: true,

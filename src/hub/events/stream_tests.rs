@@ -4,6 +4,7 @@ use crate::core::server::ServerConfig;
 use crate::hub::Lifecycle;
 use crate::hub::limits::Rate;
 use crate::hub::store::{Commit, MemoryStore, Op};
+use crate::hub::used::UsedTokens;
 use crate::wire::event::Told;
 
 const EVENTS: usize = 1000;
@@ -18,6 +19,7 @@ async fn hub(dir: &tempfile::TempDir) -> Arc<Hub> {
         Rate::default(),
         ServerConfig::default(),
         Lifecycle::default(),
+        UsedTokens::open(&dir.path().join("used"), true, wall()).unwrap(),
     );
     let mut hub = hub.await.unwrap();
     hub.events.patience = Duration::from_millis(20);

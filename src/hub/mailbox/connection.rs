@@ -10,7 +10,7 @@ use crate::core::server::Admission;
 use crate::domain::{AccountId, Code, DeviceId, Epoch, InstanceId, Seq};
 use crate::hub::clock::wall;
 use crate::hub::directory::snapshot;
-use crate::hub::presence::Notice;
+use crate::hub::presence::{Entered, Notice};
 use crate::hub::records::{self, DeviceRecord, OutboxRecord};
 use crate::hub::reports::{self, Effect};
 use crate::hub::state::Hub;
@@ -41,6 +41,41 @@ pub(crate) struct Refusal {
     pub(crate) close: CloseCode,
 }
 
+/// Why a hello that has its place is not admitted after all.
+#[derive(Debug)]
+enum Refused {
+    Store(StoreError),
+    ShutOut,
+}
+
+impl From<StoreError> for Refused {
+    fn from(e: StoreError) -> Self {
+        Self::Store(e)
+    }
+}
+
+impl Refusal {
+    fn held(device: &DeviceId) -> Self {
+        Self {
+            code: Code::KeyHeldElsewhere,
+            message: format!(
+                "another live daemon holds the key of `{device}`: stop that one, move the device here with `remote-collab login --take-over`, or enrol this machine on its own"
+            ),
+            close: CloseCode::Superseded,
+        }
+    }
+
+    fn shut_out(device: &DeviceId) -> Self {
+        Self {
+            code: Code::KeyHeldElsewhere,
+            message: format!(
+                "the device `{device}` was moved to another machine or data folder; `remote-collab login --take-over` moves it back here"
+            ),
+            close: CloseCode::Superseded,
+        }
+    }
+}
+
 impl From<StoreError> for Refusal {
     fn from(e: StoreError) -> Self {
         tracing::warn!(error = %e, "a connection ends because of the store");
@@ -59,37 +94,39 @@ impl Hub {
         hello: &Hello,
         notices: mpsc::Sender<Notice>,
     ) -> Result<(Arc<Connection>, Admission, Feed), Refusal> {
-        let ticket = self
+        // One that was shut out takes nobody's place, not even for a moment.
+        let known = self.directory.device(&device.id);
+        if known.is_some_and(|d| d.shut_out.contains(&hello.instance)) && !hello.take_over {
+            return Err(Refusal::shut_out(&device.id));
+        }
+        let (id, instance) = (&device.id, hello.instance);
+        let entered = self
             .presence
-            .enter(&device.id, hello.instance, hello.capacity, notices)
-            .map_err(|_| Refusal {
-                code: Code::KeyHeldElsewhere,
-                message: format!(
-                    "another live daemon holds the key of `{}`: stop that one, or enrol this machine on its own",
-                    device.id
-                ),
-                close: CloseCode::Superseded,
-            })?;
-        let mut admitted = Err(StoreError::Busy);
+            .enter(id, instance, hello.capacity, notices, hello.take_over)
+            .map_err(|_| Refusal::held(id))?;
+        let mut admitted = Err(Refused::Store(StoreError::Busy));
         for _ in 0..TRIES {
-            admitted = self.admit_entered(device, hello, ticket).await;
+            admitted = self.admit_entered(device, hello, entered).await;
             // An older connection that ends at the same time notes its last sign of life.
-            if !matches!(admitted, Err(StoreError::Conflict { .. })) {
+            if !matches!(admitted, Err(Refused::Store(StoreError::Conflict { .. }))) {
                 break;
             }
         }
         if admitted.is_err() {
-            self.presence.leave(&device.id, ticket);
+            self.presence.leave(id, entered.ticket);
         }
-        Ok(admitted?)
+        admitted.map_err(|refused| match refused {
+            Refused::Store(e) => e.into(),
+            Refused::ShutOut => Refusal::shut_out(id),
+        })
     }
 
     async fn admit_entered(
         &self,
         device: &DeviceRecord,
         hello: &Hello,
-        ticket: u64,
-    ) -> Result<(Arc<Connection>, Admission, Feed), StoreError> {
+        entered: Entered,
+    ) -> Result<(Arc<Connection>, Admission, Feed), Refused> {
         let (account, id) = (&device.account, &device.id);
         let mailbox = MailboxId::of(account, id);
         // Before the head is read, so that no row falls between.
@@ -113,6 +150,12 @@ impl Hub {
         })?;
         let mut record = records::read::<DeviceRecord>(stored).unwrap_or_else(|| device.clone());
         let expect = Expect::Version(stored.version);
+        if hello.take_over {
+            record.give_to(hello.instance, entered.shut_out);
+            tracing::info!(device = %id, instance = %hello.instance, "a person moved the device here");
+        } else if record.shut_out.contains(&hello.instance) {
+            return Err(Refused::ShutOut);
+        }
         record.os.clone_from(&hello.os);
         record.build.clone_from(&hello.build);
         record.claude_version.clone_from(&hello.claude_version);
@@ -176,7 +219,7 @@ impl Hub {
             account: account.clone(),
             device: id.clone(),
             mailbox,
-            ticket,
+            ticket: entered.ticket,
             generation: at.generation,
             epoch: at.epoch,
             outbox: hello.outbox.instance,

@@ -7,6 +7,7 @@ mod connection;
 mod items;
 mod report_batch;
 mod reroute;
+mod revoked;
 mod sweep;
 
 pub(crate) use connection::{Connection, Refusal};

@@ -61,6 +61,7 @@ fn a_device_stays_away_after_its_time_and_every_device_has_it_after_a_start_of_t
         enrolled_at: WallMs(0),
         revoked_at: None,
         instance: None,
+        shut_out: Vec::new(),
         last_seen: Some(WallMs(100)),
         handed: None,
         vouched: true,

@@ -19,6 +19,7 @@ impl Hub {
     pub(crate) async fn sweep(&self) -> Result<(), StoreError> {
         self.directory
             .forget_sessions(wall().plus(-FINISHED_KEPT_MS));
+        self.directory.forget_revoked(wall());
         // A step that changed nothing would find the same again.
         for _ in 0..STEPS {
             if self.expire_due().await? < SWEEP as usize {
@@ -31,6 +32,7 @@ impl Hub {
             }
         }
         self.reroute().await?;
+        self.end_revoked(wall()).await?;
         for _ in 0..STEPS {
             if self.store.retain(wall(), SWEEP).await? < SWEEP as usize {
                 break;

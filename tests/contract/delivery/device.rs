@@ -114,6 +114,7 @@ impl World {
             DeviceWork::Snapshot => {
                 let snapshot = HelloSnapshot {
                     instance: self.device.instance,
+                    take_over: false,
                     last: self.device.cursor,
                     outbox_instance: self.device.instance,
                     next_n: self.device.next_n,
