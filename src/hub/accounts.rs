@@ -2,8 +2,8 @@
 //!
 //! Everything that the hub keeps stands under a key or in a mailbox that names its account, and a token names one
 //! account, so nothing has to be filtered. `default` is always there; another one is made before its first token.
-//! Deleting one is for good: devices are disconnected, tokens called back, then everything of it is dropped in bounded
-//! batches. A deletion that was cut off is told by the list and is finished by repeating it.
+//! Deleting one is for good: devices are disconnected, tokens called back and the secrets of their callbacks dropped,
+//! then everything of it is dropped in bounded batches, callbacks that are still owed included. A deletion that was cut off is told by the list and is finished by repeating it.
 
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -13,6 +13,7 @@ use super::problem::{ApiError, ApiResult};
 use super::records::{self, AccountRecord, TokenRecord, put};
 use super::state::Hub;
 use super::store::{Commit, Expect, Log, LogId, Mailbox, MailboxId, Op, Records, StoreError};
+use super::webhooks::drop_secret;
 use crate::domain::{AccountId, Code, EnvelopeId, Seq, WallMs};
 
 /// The account that is always there.
@@ -104,11 +105,12 @@ impl Hub {
         };
         let mut ops = vec![put(key.clone(), &record, Expect::Any, None)];
         let tokens = self.tokens(account).await?;
-        ops.extend(tokens.iter().map(call_back));
+        ops.extend(tokens.iter().flat_map(call_back));
         self.store.commit(ops).await?;
         self.directory.drop_account(account);
         for token in &tokens {
             self.directory.revoke(token.jti, called_back_until(token));
+            self.forget_secret(&token.jti);
         }
         let devices = self.directory.devices(account);
         for device in &devices {
@@ -118,7 +120,9 @@ impl Hub {
             self.empty_mailbox(&MailboxId::of(account, &device.id))
                 .await?;
         }
-        let dropped = self.drop_records(account, &key).await?;
+        // Twice: what a callback under way wrote behind the first pass finds its record gone in the second.
+        let dropped =
+            self.drop_records(account, &key).await? + self.drop_records(account, &key).await?;
         self.empty_log(account).await?;
         self.directory.forget_account(account);
         let last = Op::Delete {
@@ -207,12 +211,13 @@ pub(super) fn called_back_until(token: &TokenRecord) -> WallMs {
     token.expires_at.plus(LONGER_MS)
 }
 
-/// The step that calls a token back.
-pub(super) fn call_back(token: &TokenRecord) -> Op {
-    Op::Put {
+/// The steps that call a token back and end its callbacks.
+pub(super) fn call_back(token: &TokenRecord) -> [Op; 2] {
+    let revoked = Op::Put {
         key: format!("revoked/{}", token.jti),
         value: wall().0.to_string(),
         expect: Expect::Any,
         keep_until: Some(called_back_until(token)),
-    }
+    };
+    [revoked, drop_secret(&token.jti)]
 }

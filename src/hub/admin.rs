@@ -470,10 +470,11 @@ impl Hub {
             );
         }
         self.store
-            .commit(hit.iter().map(|t| call_back(t)).collect())
+            .commit(hit.iter().flat_map(|t| call_back(t)).collect())
             .await?;
         for token in &hit {
             self.directory.revoke(token.jti, called_back_until(token));
+            self.forget_secret(&token.jti);
         }
         Ok(json!({ "revoked": hit.len() }))
     }

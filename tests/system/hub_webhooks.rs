@@ -112,9 +112,13 @@ async fn bed() -> HubBed {
 
 /// A token with its webhook secret.
 async fn producer(bed: &HubBed, name: &str) -> (String, String, String) {
+    producer_of(bed, "default", name).await
+}
+
+async fn producer_of(bed: &HubBed, of: &str, name: &str) -> (String, String, String) {
     let call = AdminCall::CreateToken {
         name: name.into(),
-        account: account("default"),
+        account: account(of),
         scopes: [
             "tasks:write",
             "tasks:read",
@@ -426,6 +430,100 @@ async fn a_webhook_secret_is_shown_once_renewed_on_demand_and_in_no_answer() {
     complete(bed.hub.addr, &device, 2, &id, 0).await;
     becomes(&bed, &format!("/tasks/{id}"), |c| c["stopped"] == true).await;
     assert!(receiver.got.try_recv().is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_panics_is_made_again_and_holds_nothing_up() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let breaking = Resolver::of(move |_, port| {
+        let n = count.fetch_add(1, Ordering::SeqCst);
+        assert!(n != 0, "the first look-up breaks down at once");
+        Box::pin(async move {
+            assert!(n != 1, "the second one breaks down later");
+            Ok(vec![SocketAddr::from(([127, 0, 0, 1], port))])
+        })
+    });
+    let bed = HubBed::start_in(tempfile::tempdir().unwrap(), |c| {
+        allowed(c);
+        c.webhooks.resolver = breaking;
+    })
+    .await;
+    let device = bed.enrol("d").await;
+    let (token, ..) = producer(&bed, "p").await;
+    let mut receiver = Receiver::start(&["200 Ok"]).await;
+    let url = format!("http://hook.test:{}/", receiver.addr.port());
+    let id = post(&bed, &token, &url).await;
+    complete(bed.hub.addr, &device, 1, &id, 0).await;
+    assert_eq!(receiver.next().await.json()["data"]["id"], *id);
+    let state = becomes(&bed, &format!("/tasks/{id}"), |c| c["delivered"] == 1).await;
+    assert_eq!(state["attempts"], 3);
+    // And the next one of the same host is made at once.
+    let id = post(&bed, &token, &url).await;
+    complete(bed.hub.addr, &device, 2, &id, 0).await;
+    assert_eq!(receiver.next().await.json()["data"]["id"], *id);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deleted_account_calls_nobody_back_and_leaves_no_secret_behind() {
+    let (begun, mut begins) = mpsc::unbounded_channel();
+    let gate = Arc::new(tokio::sync::Semaphore::new(0));
+    let wait = Arc::clone(&gate);
+    let gated = Resolver::of(move |name, port| {
+        begun.send(name).ok();
+        let wait = Arc::clone(&wait);
+        Box::pin(async move {
+            wait.acquire().await.unwrap().forget();
+            Ok(vec![SocketAddr::from(([127, 0, 0, 1], port))])
+        })
+    });
+    let bed = HubBed::start_in(tempfile::tempdir().unwrap(), |c| {
+        allowed(c);
+        c.webhooks.resolver = gated;
+    })
+    .await;
+    let device = bed.enrol_in("acme", "goes").await;
+    let (token, _, jti) = producer_of(&bed, "acme", "p").await;
+    let mut receiver = Receiver::start(&["500 No"]).await;
+    let port = receiver.addr.port();
+    // Three calls are owed, of which the first fails once and is under way again when the account goes.
+    let id = post(&bed, &token, &format!("http://acme.test:{port}/")).await;
+    complete(bed.hub.addr, &device, 1, &id, 2).await;
+    assert_eq!(begins.recv().await.unwrap(), "acme.test");
+    gate.add_permits(1);
+    receiver.next().await;
+    assert_eq!(begins.recv().await.unwrap(), "acme.test");
+    let delete = AdminCall::DeleteAccount {
+        account: account("acme"),
+    };
+    bed.hub.admin(&delete).await.unwrap();
+    gate.add_permits(100);
+    receiver.next().await;
+    // Another account's call, to know that the worker goes on.
+    let device = bed.enrol("stays").await;
+    let (token, _, stays) = producer(&bed, "q").await;
+    let mut other = Receiver::start(&["200 Ok"]).await;
+    let url = format!("http://default.test:{}/", other.addr.port());
+    let id = post(&bed, &token, &url).await;
+    complete(bed.hub.addr, &device, 2, &id, 0).await;
+    other.next().await;
+    assert_eq!(begins.recv().await.unwrap(), "default.test");
+    becomes(&bed, &format!("/tasks/{id}"), |c| c["delivered"] == 1).await;
+    bed.hub.shutdown().await;
+    assert!(begins.try_recv().is_err());
+    assert!(receiver.got.try_recv().is_err());
+    let db = rusqlite::Connection::open(bed.dir.path().join("hub/hub.db")).unwrap();
+    let keys: Vec<String> = db
+        .prepare("SELECT key FROM records WHERE key LIKE 'hook%' OR key LIKE '%/acme/%'")
+        .unwrap()
+        .query_map([], |r| r.get(0))
+        .unwrap()
+        .collect::<Result<_, _>>()
+        .unwrap();
+    assert!(keys.contains(&format!("hook-secret/{stays}")), "{keys:?}");
+    assert!(keys.contains(&format!("hook-state/default/{id}")));
+    let left = |k: &&String| k.contains("acme") || k.contains(&jti) || k.starts_with("hook/");
+    assert_eq!(keys.iter().filter(left).count(), 0, "{keys:?}");
 }
 
 /// Verifies a call as the text of Standard Webhooks says, by another program than ours.

@@ -42,6 +42,7 @@ const MAX_WAITING: usize = 1_000;
 /// Calls that may wait for the worker to take them in; beyond it reads the store.
 const QUEUE: usize = 256;
 const PREFIX: &str = "hook/";
+const SECRETS: &str = "hook-secret/";
 
 /// How callbacks are made.
 #[derive(Debug, Clone)]
@@ -135,9 +136,9 @@ pub(crate) struct Webhooks {
 
 impl Webhooks {
     pub(crate) async fn load(store: &AnyStore) -> Result<Self, StoreError> {
-        let all = store.list_all("hook-secret/").await?;
+        let all = store.list_all(SECRETS).await?;
         let secrets = all.into_iter().filter_map(|s| {
-            let token = s.key.strip_prefix("hook-secret/")?.parse().ok()?;
+            let token = s.key.strip_prefix(SECRETS)?.parse().ok()?;
             Some((token, SecretString::from(s.value)))
         });
         let (fresh, inbox) = mpsc::channel(QUEUE);
@@ -194,13 +195,25 @@ pub(crate) fn new_secret(
 ) -> Result<(SecretString, Op), CryptoError> {
     let secret = format!("whsec_{}", STANDARD.encode(random::<32>()?));
     let op = Op::Put {
-        key: format!("hook-secret/{token}"),
+        key: secret_key(&token),
         value: secret.clone(),
         expect: Expect::Any,
         // What was posted right before the token's end is still called back.
         keep_until: Some(keep_until.plus(2 * 24 * 3600 * 1000)),
     };
     Ok((SecretString::from(secret), op))
+}
+
+/// The step that drops the secret of a token whose calls end.
+pub(crate) fn drop_secret(token: &Uuid) -> Op {
+    Op::Delete {
+        key: secret_key(token),
+        expect: Expect::Any,
+    }
+}
+
+fn secret_key(token: &Uuid) -> String {
+    format!("{SECRETS}{token}")
 }
 
 /// `v1,<base64 of the HMAC-SHA256 of id.timestamp.body>`.
@@ -306,6 +319,13 @@ impl Hub {
         let secrets = &self.webhooks.secrets;
         let mut secrets = secrets.write().unwrap_or_else(PoisonError::into_inner);
         secrets.insert(token, secret);
+    }
+
+    /// Signs no further call with a token's secret.
+    pub(crate) fn forget_secret(&self, token: &Uuid) {
+        let secrets = &self.webhooks.secrets;
+        let mut secrets = secrets.write().unwrap_or_else(PoisonError::into_inner);
+        secrets.remove(token);
     }
 }
 

@@ -1,18 +1,24 @@
 //! Makes the calls that are owed: one at a time per item, a few per host, some in all.
+//!
+//! What is owed stands in the store; the worker holds it in memory, too. The outcome of a call is written only if its
+//! record still stands: when it was dropped meanwhile, with its account, nothing of it comes back. A call that panics
+//! counts as one that failed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{Id, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use super::client::{Call, Caller};
 use super::plan::{Outcome, Verdict, judge};
 use super::{HookRecord, HookState, PREFIX, Shared, put_state, signature, state_key};
 use crate::auth::crypto::random;
-use crate::domain::{EnvelopeId, WallMs};
+use crate::domain::{AccountId, EnvelopeId, WallMs};
 use crate::hub::clock::wall;
 use crate::hub::records;
 use crate::hub::store::{Commit, Expect, Op, Records, StoreError};
@@ -25,6 +31,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(30);
 /// Calls that are held in memory; the others are read when there is room.
 const HELD: usize = 20_000;
 const PAGE: u32 = 500;
+/// Wait after a call that broke down, or whose outcome could not be stored, ms.
+const BROKEN_WAIT_MS: i64 = 5_000;
 
 /// An item, by the middle of its records' keys: `<account>/<item>`.
 type ItemKey = String;
@@ -36,17 +44,18 @@ struct Worker {
     owed: BTreeMap<ItemKey, BTreeMap<String, HookRecord>>,
     busy: HashSet<ItemKey>,
     hosts: HashMap<String, usize>,
-    calls: JoinSet<Ended>,
+    calls: JoinSet<After>,
+    /// Whose the calls under way are.
+    under_way: HashMap<Id, UnderWay>,
 }
 
-struct Ended {
+struct UnderWay {
     item: ItemKey,
     host: String,
     key: String,
-    /// What is to be written, and whether the call, or all of the item's, is no longer owed.
-    after: After,
 }
 
+/// Whether the call, or all of the item's, is still owed.
 enum After {
     Done,
     Stopped,
@@ -75,6 +84,7 @@ pub(crate) async fn run(hub: Shared) {
         busy: HashSet::new(),
         hosts: HashMap::new(),
         calls: JoinSet::new(),
+        under_way: HashMap::new(),
     };
     worker.run(inbox).await;
 }
@@ -94,10 +104,12 @@ impl Worker {
                 // What is under way is cut; it is owed still, and made again after the restart.
                 () = draining.cancelled() => return,
                 Some((key, record)) = inbox.recv() => self.take_in(key, record),
-                Some(ended) = self.calls.join_next() => match ended {
-                    Ok(ended) => self.ended(ended),
-                    // A call that panicked keeps its item busy: the next start makes it again.
-                    Err(e) => tracing::error!(error = %e, "a callback ended badly"),
+                Some(ended) = self.calls.join_next_with_id() => match ended {
+                    Ok((id, after)) => self.ended(id, |_| after),
+                    Err(e) => {
+                        tracing::error!(error = %e, "a callback ended badly; it is made again");
+                        self.ended(e.id(), |record| After::Again(put_off(record)));
+                    }
                 },
                 () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => {}
                 _ = look.tick() => {
@@ -196,20 +208,21 @@ impl Worker {
             *to_host += 1;
             self.busy.insert(item.clone());
             let (hub, caller) = (Arc::clone(&self.hub), Arc::clone(&self.caller));
-            self.calls.spawn(async move {
-                let after = one(&hub, &caller, &item, &key, record).await;
-                Ended {
-                    item,
-                    host,
-                    key,
-                    after,
-                }
-            });
+            let call = UnderWay { item, host, key };
+            let (item, key) = (call.item.clone(), call.key.clone());
+            let task = self
+                .calls
+                .spawn(async move { one(&hub, &caller, &item, &key, record).await });
+            self.under_way.insert(task.id(), call);
         }
         next
     }
 
-    fn ended(&mut self, ended: Ended) {
+    /// Takes a call back in; `after` is given the record as it was before it.
+    fn ended(&mut self, id: Id, after: impl FnOnce(&HookRecord) -> After) {
+        let Some(ended) = self.under_way.remove(&id) else {
+            return;
+        };
         self.busy.remove(&ended.item);
         if let Some(n) = self.hosts.get_mut(&ended.host) {
             *n -= 1;
@@ -220,7 +233,10 @@ impl Worker {
         let Some(calls) = self.owed.get_mut(&ended.item) else {
             return;
         };
-        match ended.after {
+        let Some(record) = calls.get(&ended.key) else {
+            return;
+        };
+        match after(record) {
             After::Again(record) => {
                 calls.insert(ended.key, record);
             }
@@ -235,6 +251,14 @@ impl Worker {
         if calls.is_empty() {
             self.owed.remove(&ended.item);
         }
+    }
+}
+
+/// The call as it is owed after it broke down without an outcome.
+fn put_off(record: &HookRecord) -> HookRecord {
+    HookRecord {
+        next_at: wall().plus(BROKEN_WAIT_MS),
+        ..record.clone()
     }
 }
 
@@ -263,8 +287,7 @@ async fn one(
         Err(e) => {
             // The call may have been made: it is made again, with the same id.
             tracing::warn!(error = %e, "the outcome of a callback was not stored");
-            record.next_at = wall().plus(5_000);
-            After::Again(record)
+            After::Again(put_off(&record))
         }
     }
 }
@@ -277,17 +300,31 @@ async fn go(
     key: &str,
     record: &mut HookRecord,
 ) -> Result<After, StoreError> {
-    let stored = hub.store.get(state_key(account, id)).await?;
-    let mut state: HookState = stored.as_ref().and_then(records::read).unwrap_or_default();
+    let state_key = state_key(account, id);
+    let stored = hub.store.get_many(vec![key.to_owned(), state_key.clone()]);
+    let stored = stored.await?;
+    let Some(owed) = stored.iter().find(|s| s.key == key) else {
+        // Dropped meanwhile, with its account.
+        return Ok(After::Stopped);
+    };
+    let expect = Expect::Version(owed.version);
+    let state = stored.iter().find(|s| s.key == state_key);
+    let mut state: HookState = state.and_then(records::read).unwrap_or_default();
     let done = Op::Delete {
         key: key.to_owned(),
-        expect: Expect::Any,
+        expect,
     };
     if state.stopped {
-        hub.store.commit(vec![done]).await?;
-        return Ok(After::Stopped);
+        return told(hub, vec![done], After::Stopped).await;
     }
-    let outcome = attempt(hub, caller, key, record).await;
+    let outcome = AssertUnwindSafe(attempt(hub, caller, account, key, record)).catch_unwind();
+    let outcome = outcome.await.unwrap_or_else(|_| {
+        tracing::error!(%id, "a callback panicked");
+        Outcome::Failed {
+            why: "the hub failed; its log says how".to_owned(),
+            retry_after_s: None,
+        }
+    });
     record.attempts += 1;
     let now = wall();
     let first = i64::try_from(hub.webhooks.config.first_wait.as_millis()).unwrap_or(i64::MAX);
@@ -324,19 +361,33 @@ async fn go(
         Verdict::Again { at } => {
             state.next_at = Some(at);
             record.next_at = at;
-            let again = records::put(key.to_owned(), record, Expect::Any, None);
+            let again = records::put(key.to_owned(), record, expect, None);
             (again, After::Again(record.clone()))
         }
     };
-    hub.store
-        .commit(vec![op, put_state(account, id, &state, now)])
-        .await?;
-    Ok(after)
+    let ops = vec![op, put_state(account, id, &state, now)];
+    told(hub, ops, after).await
 }
 
-async fn attempt(hub: &Shared, caller: &Caller, key: &str, record: &HookRecord) -> Outcome {
+/// Writes what became of a call, unless its record was dropped meanwhile.
+async fn told(hub: &Shared, ops: Vec<Op>, after: After) -> Result<After, StoreError> {
+    match hub.store.commit(ops).await {
+        Ok(_) => Ok(after),
+        Err(StoreError::Conflict { .. }) => Ok(After::Stopped),
+        Err(e) => Err(e),
+    }
+}
+
+async fn attempt(
+    hub: &Shared,
+    caller: &Caller,
+    account: &str,
+    key: &str,
+    record: &HookRecord,
+) -> Outcome {
     let secret = hub.webhooks.secret(&record.token);
-    if hub.directory.is_revoked(&record.token) {
+    let stands = AccountId::new(account).is_ok_and(|a| hub.directory.has_account(&a));
+    if !stands || hub.directory.is_revoked(&record.token) {
         return Outcome::Gone;
     }
     let id = format!("evt_{}", key.rsplit('/').next().unwrap_or_default());
