@@ -26,6 +26,8 @@ mod hub_lists;
 mod hub_owner;
 mod hub_poll;
 mod hub_results;
+#[cfg(target_os = "linux")]
+mod hub_retention;
 mod hub_socket;
 mod hub_tasks;
 #[cfg(target_os = "linux")]

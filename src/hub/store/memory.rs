@@ -446,10 +446,12 @@ impl Mailbox for MemoryStore {
         let mut left = limit as usize;
         let old = now.plus(-EVENTS_KEPT_MS);
         for events in state.logs.values_mut() {
-            let head = events.head().map_or(0, |n| n.seq.0);
-            let last = events.rows.values().take_while(|n| n.at <= old).last();
-            let last = last.map_or(0, |n| n.seq.0);
-            drop(events.trim(Seq(last.min(head.saturating_sub(1)))));
+            let head = events.head().map_or(Seq(0), |n| n.seq);
+            let gone = events.rows.values();
+            let gone = gone.take_while(|n| n.at <= old && n.seq < head).take(left);
+            if let Some(last) = gone.last().map(|n| n.seq) {
+                left -= events.trim(last).len();
+            }
         }
         for b in state.boxes.values_mut() {
             let old: Vec<(Seq, EnvelopeId)> = b

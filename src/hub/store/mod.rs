@@ -352,7 +352,8 @@ pub trait Mailbox {
         limit: u32,
     ) -> impl Future<Output = Result<Vec<Due>, StoreError>> + Send;
 
-    /// Drops at most `limit` ids and records whose keeping time is over, and old events; tells how many ids and records.
+    /// Drops at most `limit` ids, records and events whose keeping time is over, never a log's newest event; tells how
+    /// many.
     fn retain(
         &self,
         now: WallMs,

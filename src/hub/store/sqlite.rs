@@ -364,42 +364,53 @@ impl Mailbox for SqliteStore {
                 .collect();
             self.commit(ops).await?;
         }
-        self.trim_old(now.plus(-EVENTS_KEPT_MS)).await?;
-        let left = usize::try_from(limit).unwrap_or(0).saturating_sub(n);
-        Ok(n + self.forget(now.plus(-FINISHED_KEPT_MS), left).await?)
+        let limit = usize::try_from(limit).unwrap_or(0);
+        let n = n + self
+            .trim_old(now.plus(-EVENTS_KEPT_MS), limit.saturating_sub(n))
+            .await?;
+        let before = now.plus(-FINISHED_KEPT_MS);
+        Ok(n + self.forget(before, limit.saturating_sub(n)).await?)
     }
 }
 
 impl SqliteStore {
-    /// Drops the events of every log that are not newer than `before`.
-    async fn trim_old(&self, before: WallMs) -> Result<(), StoreError> {
-        let ops: Vec<Op> = self
+    /// Drops at most `limit` events that are not newer than `before`, and no log's newest; tells how many.
+    async fn trim_old(&self, before: WallMs, limit: usize) -> Result<usize, StoreError> {
+        let (ops, n) = self
             .read(move |c| {
                 let mut logs = c.prepare_cached("SELECT id, name FROM logs")?;
                 let mut found = logs.query([])?;
-                let mut ops = Vec::new();
-                while let Some(log) = found.next()? {
+                let (mut ops, mut n) = (Vec::new(), 0);
+                while n < limit
+                    && let Some(log) = found.next()?
+                {
                     // From the oldest on: the first that stays ends the search.
-                    let last = c
-                        .prepare_cached("SELECT seq, at FROM events WHERE log = ?1 ORDER BY seq")?
-                        .query_map(params![log.get::<_, i64>(0)?], |r| {
-                            Ok((seq_of(r.get(0)?), WallMs(r.get(1)?)))
-                        })?
-                        .take_while(|e| e.as_ref().is_ok_and(|(_, at)| *at <= before))
-                        .last()
-                        .transpose()?;
-                    if let Some((seq, _)) = last {
+                    let old: Vec<Seq> = c
+                        .prepare_cached(
+                            "SELECT seq, at FROM events
+                             WHERE log = ?1 AND seq < (SELECT max(seq) FROM events WHERE log = ?1)
+                             ORDER BY seq LIMIT ?2",
+                        )?
+                        .query_map(
+                            params![log.get::<_, i64>(0)?, int((limit - n) as u64)],
+                            |r| Ok((seq_of(r.get(0)?), WallMs(r.get(1)?))),
+                        )?
+                        .take_while(|e| e.as_ref().map_or(true, |(_, at)| *at <= before))
+                        .map(|e| e.map(|(seq, _)| seq))
+                        .collect::<SqlResult<_>>()?;
+                    n += old.len();
+                    if let Some(&seq) = old.last() {
                         let log = LogId::from_stored(log.get_ref(1)?.as_str()?);
                         ops.push(Op::Trim { log, seq });
                     }
                 }
-                Ok(ops)
+                Ok((ops, n))
             })
             .await?;
         if !ops.is_empty() {
             self.commit(ops).await?;
         }
-        Ok(())
+        Ok(n)
     }
 
     async fn forget(&self, before: WallMs, limit: usize) -> Result<usize, StoreError> {
