@@ -28,7 +28,9 @@ pub fn init(level: &str, format: Format) {
     let ansi = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let base = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr);
+        .with_writer(std::io::stderr)
+        // A line that cannot be written is lost: to complain about it on the same full disk would panic.
+        .log_internal_errors(false);
     // An error means that a subscriber is there already: tests and embedded use.
     drop(match format {
         Format::Text => base.with_ansi(ansi).try_init(),

@@ -2,12 +2,16 @@
 
 use super::report::Failure;
 
-/// Resolves when the process is asked to stop (SIGTERM or SIGINT); the handlers stand when this returns.
+/// Resolves when the process is asked to stop (SIGTERM or SIGINT); the handlers stand when this returns. From then on a
+/// limit of file sizes makes a write fail, as a full disk does, and no longer ends the process.
 #[cfg(unix)]
 pub(super) fn stop_signal() -> Result<impl Future<Output = ()>, Failure> {
     use tokio::signal::unix::{SignalKind, signal};
     let arm = |kind| signal(kind).map_err(|e| Failure::of("signals cannot be handled", &e));
     let (mut term, mut int) = (arm(SignalKind::terminate())?, arm(SignalKind::interrupt())?);
+    drop(arm(SignalKind::from_raw(
+        rustix::process::Signal::XFSZ.as_raw(),
+    ))?);
     Ok(async move {
         tokio::select! {
             _ = term.recv() => {}

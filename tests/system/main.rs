@@ -17,6 +17,8 @@ mod hub_auth;
 #[cfg(target_os = "linux")]
 mod hub_backup;
 mod hub_events;
+#[cfg(target_os = "linux")]
+mod hub_faults;
 mod hub_http;
 mod hub_kill;
 #[cfg(unix)]
