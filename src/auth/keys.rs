@@ -290,10 +290,16 @@ impl fmt::Debug for DeviceKey {
 }
 
 /// The hub's keys: the newest signs, all of them verify, so that a rotation invalidates nothing.
+///
+/// A token may live for ten years, and a hub that was restored knows of no token that was made after its backup: so no
+/// key is ever dropped by itself. Whoever wants an older one gone, with every token that it signed, takes its file away
+/// while the hub is stopped.
 pub struct HubKeys {
     dir: Option<PathBuf>,
     /// Oldest first; never empty.
     pairs: Vec<Pair>,
+    /// The number of the newest: files of older ones may have been taken away.
+    newest: u32,
 }
 
 impl HubKeys {
@@ -326,6 +332,7 @@ impl HubKeys {
         Ok(Self {
             dir: Some(dir.to_owned()),
             pairs,
+            newest: files.last().and_then(|p| number_of(p)).unwrap_or(0),
         })
     }
 
@@ -337,6 +344,7 @@ impl HubKeys {
         Ok(Self {
             dir: None,
             pairs: vec![Pair::generate()?],
+            newest: 1,
         })
     }
 
@@ -347,8 +355,9 @@ impl HubKeys {
     pub fn rotate(&mut self) -> Result<(), KeyError> {
         let pair = match &self.dir {
             None => Pair::generate()?,
-            Some(dir) => Pair::create(&dir.join(format!("{:06}.pem", self.pairs.len() + 1)))?,
+            Some(dir) => Pair::create(&dir.join(format!("{:06}.pem", self.newest + 1)))?,
         };
+        self.newest += 1;
         self.pairs.push(pair);
         Ok(())
     }
@@ -469,6 +478,16 @@ mod tests {
         let reopened = HubKeys::open(dir.path()).unwrap();
         assert!(reopened.by_kid(&old).is_some());
         assert_ne!(reopened.signer().unwrap().0, old);
+        assert_eq!(reopened.publics().count(), 2);
+        // An older key that was taken away is not known, and the next one does not take a number that is in use.
+        std::fs::remove_file(dir.path().join("000001.pem")).unwrap();
+        let mut keys = HubKeys::open(dir.path()).unwrap();
+        assert!(keys.by_kid(&old).is_none());
+        let signs = keys.signer().unwrap().0;
+        keys.rotate().unwrap();
+        assert_ne!(keys.signer().unwrap().0, signs);
+        let reopened = HubKeys::open(dir.path()).unwrap();
+        assert_eq!(reopened.signer().unwrap().0, keys.signer().unwrap().0);
         assert_eq!(reopened.publics().count(), 2);
     }
 
