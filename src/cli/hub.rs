@@ -1,5 +1,6 @@
 //! `hub …`: run a hub, and what its owner does beside or without a running one.
 
+use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,7 +9,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::long_running::runtime;
-use super::report::{Exit, Failure, say};
+use super::report::{Exit, Failure, note, say};
 use super::requests::data_dir_flag;
 use super::system::{allow_many_files, stop_signal};
 use super::{Global, duration_s};
@@ -39,7 +40,7 @@ pub(super) enum HubCommand {
     /// List and revoke devices
     #[command(subcommand)]
     Devices(DevicesCommand),
-    /// List the projects of the devices
+    /// List the projects of the devices, and say which device serves which
     #[command(subcommand)]
     Projects(ProjectsCommand),
     /// Make, list and delete accounts: tenants that do not see each other
@@ -175,6 +176,32 @@ pub(super) enum DevicesCommand {
 pub(super) enum ProjectsCommand {
     /// List the projects that the devices enabled
     List(AccountArgs),
+    /// Let a device serve a project: what names the project goes there
+    Approve(ProjectArgs),
+    /// Let a device serve a project no longer
+    Unapprove(ProjectArgs),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ProjectArgs {
+    /// The project's name, or its absolute path on the device
+    name: String,
+    /// The device's id or name; needed only when several enabled the project
+    #[arg(long)]
+    device: Option<String>,
+    #[command(flatten)]
+    account: AccountArgs,
+}
+
+impl ProjectArgs {
+    fn decided(self, approved: bool) -> AdminCall {
+        AdminCall::DecideProject {
+            account: self.account.account,
+            project: self.name,
+            device: self.device,
+            approved,
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -243,6 +270,8 @@ pub(super) fn run(global: &Global, command: HubCommand) -> Result<Exit, Failure>
         HubCommand::Projects(ProjectsCommand::List(a)) => {
             AdminCall::ListProjects { account: a.account }
         }
+        HubCommand::Projects(ProjectsCommand::Approve(a)) => a.decided(true),
+        HubCommand::Projects(ProjectsCommand::Unapprove(a)) => a.decided(false),
         HubCommand::Account(AccountCommand::Create(a)) => {
             AdminCall::CreateAccount { account: a.name }
         }
@@ -290,7 +319,14 @@ fn show(global: &Global, call: &AdminCall, answer: &Value) -> Result<(), Failure
     }
     match call {
         AdminCall::CreateToken { .. } | AdminCall::CreateJoin { .. } => {
-            say(answer["token"].as_str().unwrap_or_default())
+            say(answer["token"].as_str().unwrap_or_default())?;
+            if answer["webhook_secret"].is_string() && std::io::stderr().is_terminal() {
+                note(format_args!(
+                    "to verify its callbacks: `remote-collab hub token webhook-secret {}` prints a secret (with --json the first one comes with the token)",
+                    answer["jti"].as_str().unwrap_or_default()
+                ));
+            }
+            Ok(())
         }
         AdminCall::RenewWebhookSecret { .. } => {
             say(answer["webhook_secret"].as_str().unwrap_or_default())
@@ -315,6 +351,15 @@ fn show(global: &Global, call: &AdminCall, answer: &Value) -> Result<(), Failure
             say(format_args!("revoked {} token(s)", answer["revoked"]))
         }
         AdminCall::RevokeDevice { device, .. } => say(format_args!("revoked `{device}`")),
+        AdminCall::DecideProject { approved, .. } => {
+            let text = |name: &str| answer[name].as_str().unwrap_or_default();
+            let (name, device) = (text("name"), text("device"));
+            say(if *approved {
+                format!("approved: `{device}` serves `{name}`")
+            } else {
+                format!("`{device}` serves `{name}` no longer")
+            })
+        }
         AdminCall::RotateKeys => say("a new key signs from now on"),
         AdminCall::CreateAccount { account } => say(format_args!("made the account `{account}`")),
         AdminCall::DeleteAccount { account } => say(format_args!(
@@ -391,9 +436,13 @@ pub(super) fn failure(e: AdminError) -> Failure {
             if problem.known_code() == Some(Code::InvalidField) {
                 failure = failure.exit(Exit::Usage);
             }
-            match problem.detail {
-                Some(detail) => failure.hint(detail),
-                None => failure,
+            let known = (!problem.known.is_empty())
+                .then(|| format!("known are: {}", problem.known.join(", ")));
+            let hints: Vec<String> = problem.detail.into_iter().chain(known).collect();
+            if hints.is_empty() {
+                failure
+            } else {
+                failure.hint(hints.join("; "))
             }
         }
         AdminError::Hub(e) => start_failure(&e),

@@ -125,6 +125,12 @@ pub(crate) fn say(line: impl fmt::Display) -> Result<(), Failure> {
     }
 }
 
+/// Something for the person in front, on standard error; nothing depends on it.
+pub(crate) fn note(text: fmt::Arguments<'_>) {
+    // Standard error may be gone; the command goes on.
+    drop(writeln!(std::io::stderr(), "{text}"));
+}
+
 /// Whether standard output is a terminal that may be coloured.
 pub(crate) fn colour_out() -> bool {
     let out = std::io::stdout();

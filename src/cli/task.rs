@@ -3,7 +3,6 @@
 //! Waiting listens to the task's events and takes each as a reason to look; what the hub answers to `GET /tasks/{id}` is
 //! the truth. A stream that breaks is opened anew behind the last event, so that a hub's restart is only a pause.
 
-use std::io::Write as _;
 use std::time::Duration;
 
 use clap::Args;
@@ -12,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::long_running::runtime;
 use super::producer::{ProducerArgs, failure, post};
-use super::report::{Exit, Failure, say};
+use super::report::{Exit, Failure, note, say};
 use super::send::{TargetArgs, accepted, text_of};
 use super::{Global, duration_s};
 use crate::daemon::http::{HttpError, ProducerHttp, Verb};
@@ -310,10 +309,4 @@ pub(super) async fn whole(api: &ProducerHttp, id: &str) -> Result<String, Failur
     api.text(&["tasks", id, "result"])
         .await
         .map_err(|e| failure(api, &e))
-}
-
-/// Something for the person who waits; nobody else reads it.
-fn note(text: std::fmt::Arguments<'_>) {
-    // Standard error may be gone; the wait goes on.
-    drop(writeln!(std::io::stderr(), "{text}"));
 }

@@ -16,6 +16,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Instant, timeout};
 
 use super::accounts::{call_back, called_back_until};
+use super::api::approval::{Decision, decide};
 use super::api::directory::{device_page, project_page, revoke_device};
 use super::clock::wall;
 use super::lock::{Home, admin_socket};
@@ -36,6 +37,8 @@ const LONG: Duration = Duration::from_secs(15 * 60);
 /// How long a folder is waited for that another process holds: a hub that starts or stops, another call.
 const HELD: Duration = Duration::from_secs(5);
 const HELD_STEP: Duration = Duration::from_millis(50);
+/// Who decided, where it was the hub's owner.
+const OWNER: &str = "hub owner";
 /// Longest life of a token, seconds: ten years.
 const MAX_TTL_S: i64 = 10 * 366 * 24 * 3600;
 
@@ -111,6 +114,18 @@ pub enum AdminCall {
         /// Of which account.
         account: AccountId,
     },
+    /// Let a device serve a project, or no longer → the project.
+    DecideProject {
+        /// Of which account.
+        account: AccountId,
+        /// Its name, or its absolute path on the device.
+        project: String,
+        /// The device's id or name, where several announce the project.
+        #[serde(default)]
+        device: Option<String>,
+        /// Whether it may.
+        approved: bool,
+    },
     /// Write a backup of store and keys → `{file, bytes, hub_id, made_at, devices, items, envelopes, keys}`.
     Backup {
         /// Its absolute path.
@@ -132,6 +147,7 @@ impl AdminCall {
             | Self::ListAccounts
             | Self::ListDevices { .. }
             | Self::ListProjects { .. }
+            | Self::DecideProject { .. }
             | Self::ListKeys
             | Self::RevokeToken { .. }
             | Self::RenewWebhookSecret { .. }
@@ -358,6 +374,22 @@ impl Hub {
                 Ok(json!({}))
             }
             AdminCall::ListProjects { account } => Ok(json!(project_page(self, account))),
+            AdminCall::DecideProject {
+                account,
+                project,
+                device,
+                approved,
+            } => {
+                self.need_account(account)?;
+                let decision = Decision {
+                    account,
+                    project,
+                    device: device.as_deref(),
+                    approved: *approved,
+                    by: OWNER.to_owned(),
+                };
+                Ok(decide(self, None, decision).await?.body)
+            }
             AdminCall::CreateAccount { account } => self.create_account(account).await,
             AdminCall::ListAccounts => self.list_accounts().await,
             AdminCall::DeleteAccount { account } => self.delete_account(account).await,

@@ -147,7 +147,7 @@ pub(crate) struct ApprovalRecord {
     pub(crate) device: DeviceId,
     pub(crate) project: ProjectName,
     pub(crate) approved: bool,
-    /// The token's name.
+    /// The token's name; for the hub's own commands its owner's word.
     pub(crate) by: String,
     pub(crate) at: WallMs,
 }

@@ -24,6 +24,8 @@ async fn looking_at_a_folder_that_is_none_makes_none() {
         &["hub", "devices", "list"],
         &["hub", "devices", "revoke", "d"],
         &["hub", "projects", "list"],
+        &["hub", "projects", "approve", "shop"],
+        &["hub", "projects", "unapprove", "shop"],
         &["hub", "account", "list"],
         &["hub", "account", "delete", "acme"],
         &["hub", "keys", "list"],
@@ -104,6 +106,75 @@ async fn many_commands_at_once_all_take_effect_beside_a_hub_and_without_one() {
             hub.terminate().await;
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_project_is_approved_and_unapproved_beside_a_hub_and_without_one_as_over_http() {
+    let mut hub = HubSite::start().await;
+    let device = hub.enrol_bare("laptop").await;
+    let addr = hub.listen.parse().unwrap();
+    drop(WsClient::synced(addr, &device, 1).await);
+    let shown = hub.becomes("/projects", |v| v["projects"][0]["name"] == "shop");
+    assert_eq!(shown.await["projects"][0]["approved"], true);
+    let task = json!({"task": "x", "project": "shop"});
+    for alone in [false, true] {
+        if alone {
+            hub.terminate().await;
+        }
+        let no = ["hub", "projects", "unapprove", "shop"];
+        let v = json_of(&hub.machine, &no).await;
+        assert_eq!(
+            (&v["approved"], &v["device"], &v["name"]),
+            (&json!(false), &json!(device.id.as_str()), &json!("shop"))
+        );
+        let list = json_of(&hub.machine, &["hub", "projects", "list"]).await;
+        assert_eq!(list["projects"][0]["approved"], false);
+        if alone {
+            hub.serve().await;
+        }
+        hub.post("/tasks", &task)
+            .await
+            .refused(404, "unknown_target");
+        if alone {
+            hub.terminate().await;
+        }
+        // By its path, on a device named by its name.
+        let yes = [
+            "hub",
+            "projects",
+            "approve",
+            "/home/dev/shop",
+            "--device",
+            "laptop",
+        ];
+        let said = hub.machine.run(&yes, "").await.ok();
+        assert_eq!(said, format!("approved: `{}` serves `shop`\n", device.id));
+        for (args, known) in [
+            (&["shopp"][..], "shop"),
+            (&["shop", "--device", "desk"], device.id.as_str()),
+            (&["shop", "--account", "acme"], "default"),
+        ] {
+            let args = [&["hub", "projects", "approve"], args].concat();
+            let ran = hub.machine.run(&args, "").await;
+            assert_eq!(ran.code, Some(1), "{ran:?}");
+            let problem = ran.err.replace("shopp", "");
+            assert!(problem.contains(known), "{args:?}: {ran:?}");
+            assert!(ran.err.contains("known are: "), "{args:?}: {ran:?}");
+        }
+        if alone {
+            hub.serve().await;
+        }
+        hub.post("/tasks", &task).await.ok(202);
+    }
+    // What a person decided without the hub holds when the device announces its projects anew.
+    hub.terminate().await;
+    let no = ["hub", "projects", "unapprove", "shop"];
+    hub.machine.run(&no, "").await.ok();
+    hub.serve().await;
+    drop(WsClient::synced(addr, &device, 1).await);
+    hub.post("/tasks", &task)
+        .await
+        .refused(404, "unknown_target");
 }
 
 #[tokio::test(flavor = "multi_thread")]

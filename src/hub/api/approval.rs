@@ -3,7 +3,8 @@
 //! Requests that name a project go to devices that the account lets serve it. A device that came with the account's own
 //! join token has that for every project it announces; any other one gets it here, for each project. What is decided
 //! here stands above both, and survives whatever the device announces later. `{p}` is the project's name, or its
-//! absolute path on the device, percent-encoded.
+//! absolute path on the device, percent-encoded. The hub's owner decides the same by `hub projects approve`, see
+//! [`decide`].
 
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ use super::Path;
 use super::asked::ApprovePost;
 use super::views::ProjectView;
 use crate::auth::Scope;
-use crate::domain::Code;
+use crate::domain::{AccountId, Code};
 
 /// `POST /projects/{p}/approve` `{device?}` → the project; `device` may be left out when only one announces it.
 pub(crate) async fn approve(
@@ -32,7 +33,7 @@ pub(crate) async fn approve(
     headers: HeaderMap,
     body: OptionalBody,
 ) -> ApiResult<Answer> {
-    decide(&hub, &caller, &p, &headers, body, true).await
+    asked(&hub, &caller, &p, &headers, body, true).await
 }
 
 /// `POST /projects/{p}/unapprove` `{device?}` → the project, which gets nothing more by its name.
@@ -43,10 +44,10 @@ pub(crate) async fn unapprove(
     headers: HeaderMap,
     body: OptionalBody,
 ) -> ApiResult<Answer> {
-    decide(&hub, &caller, &p, &headers, body, false).await
+    asked(&hub, &caller, &p, &headers, body, false).await
 }
 
-async fn decide(
+async fn asked(
     hub: &Hub,
     caller: &Caller,
     p: &str,
@@ -63,17 +64,51 @@ async fn decide(
         device: f.text("device"),
     };
     f.finish()?;
-    let all = hub.directory.projects(&caller.account);
-    let found = find(hub, &all, p, asked.device.as_deref());
+    let decision = Decision {
+        account: &caller.account,
+        project: p,
+        device: asked.device.as_deref(),
+        approved,
+        by: caller.sender().name,
+    };
+    decide(hub, key.as_ref(), decision).await
+}
+
+/// What is decided about which project, and by whom.
+#[derive(Debug)]
+pub(crate) struct Decision<'a> {
+    pub(crate) account: &'a AccountId,
+    /// Its name, or its absolute path on the device.
+    pub(crate) project: &'a str,
+    /// The device's id or name; may be left out when only one announces the project.
+    pub(crate) device: Option<&'a str>,
+    pub(crate) approved: bool,
+    pub(crate) by: String,
+}
+
+/// Carries a decision out → the project.
+pub(crate) async fn decide(
+    hub: &Hub,
+    key: Option<&Once>,
+    decision: Decision<'_>,
+) -> ApiResult<Answer> {
+    let Decision {
+        account,
+        approved,
+        by,
+        ..
+    } = decision;
+    let all = hub.directory.projects(account);
+    let found = find(hub, &all, decision.project, decision.device);
     let effect = found.map(|project| {
         let decision = ApprovalRecord {
             device: project.device.clone(),
             project: project.info.name.clone(),
             approved,
-            by: caller.sender().name,
+            by,
             at: wall(),
         };
-        let key = ApprovalRecord::key(&caller.account, &decision.device, &decision.project);
+        let key = ApprovalRecord::key(account, &decision.device, &decision.project);
         let mut shown = project.clone();
         shown.approved = approved;
         let effect = Effect {
@@ -90,7 +125,7 @@ async fn decide(
         Ok((effect, decision)) => (Ok(effect), Some(decision)),
         Err(e) => (Err(e), None),
     };
-    let answer = once::commit(hub, key.as_ref(), effect).await?;
+    let answer = once::commit(hub, key, effect).await?;
     if let Some(decision) = decision {
         tracing::info!(
             device = %decision.device, project = %decision.project, by = %decision.by, approved,
