@@ -318,12 +318,13 @@ fn show(global: &Global, call: &AdminCall, answer: &Value) -> Result<(), Failure
         return say(answer);
     }
     match call {
-        AdminCall::CreateToken { .. } | AdminCall::CreateJoin { .. } => {
+        AdminCall::CreateToken { account, .. } | AdminCall::CreateJoin { account, .. } => {
             say(answer["token"].as_str().unwrap_or_default())?;
             if answer["webhook_secret"].is_string() && std::io::stderr().is_terminal() {
                 note(format_args!(
-                    "to verify its callbacks: `remote-collab hub token webhook-secret {}` prints a secret (with --json the first one comes with the token)",
-                    answer["jti"].as_str().unwrap_or_default()
+                    "to verify its callbacks: `remote-collab hub token webhook-secret {} --account {account}{}` prints a secret (with --json the first one comes with the token)",
+                    answer["jti"].as_str().unwrap_or_default(),
+                    data_dir_flag(&global.places()?)
                 ));
             }
             Ok(())

@@ -126,8 +126,11 @@ impl Worker {
         self.owed.values().map(BTreeMap::len).sum()
     }
 
-    /// Reads what is owed and not known here.
+    /// Reads what is owed and not known here, and forgets what went with its account.
     async fn look(&mut self) -> Result<(), StoreError> {
+        let (busy, hub) = (&self.busy, &self.hub);
+        self.owed
+            .retain(|item, _| busy.contains(item) || stands(hub, item));
         let mut from = None;
         while self.held() < HELD {
             let page = self
@@ -252,6 +255,12 @@ impl Worker {
             self.owed.remove(&ended.item);
         }
     }
+}
+
+/// Whether the account of this item, or of this name, is there.
+fn stands(hub: &Shared, item: &str) -> bool {
+    let account = item.split('/').next().unwrap_or_default();
+    AccountId::new(account).is_ok_and(|a| hub.directory.has_account(&a))
 }
 
 /// The call as it is owed after it broke down without an outcome.
@@ -386,8 +395,7 @@ async fn attempt(
     record: &HookRecord,
 ) -> Outcome {
     let secret = hub.webhooks.secret(&record.token);
-    let stands = AccountId::new(account).is_ok_and(|a| hub.directory.has_account(&a));
-    if !stands || hub.directory.is_revoked(&record.token) {
+    if !stands(hub, account) || hub.directory.is_revoked(&record.token) {
         return Outcome::Gone;
     }
     let id = format!("evt_{}", key.rsplit('/').next().unwrap_or_default());
