@@ -62,21 +62,26 @@ impl Shortener {
         true
     }
 
-    /// Takes at once what is kept or left out as a whole: the text of a string up to its end, an escape or its limit.
+    /// Takes at once what is kept or left out as a whole: the text of a string up to its end, an escape or its limit. It
+    /// looks no further than it takes, else the bytes before a limit would each cost a look at all that follows.
     fn plain(&mut self, bytes: &[u8]) -> usize {
         let Place::Inside { kept } = &mut self.place else {
             return 0;
         };
-        let end = bytes.iter().position(|b| matches!(b, b'"' | b'\\'));
-        let n = end.unwrap_or(bytes.len());
+        let room = self.most.saturating_sub(self.kept + 1);
+        let within = if self.cutting {
+            bytes
+        } else {
+            &bytes[..room.min(bytes.len())]
+        };
+        let end = within.iter().position(|b| matches!(b, b'"' | b'\\'));
+        let n = end.unwrap_or(within.len());
         if self.cutting {
             self.left_out += n as u64;
-        } else if self.kept + n < self.most {
+        } else if n > 0 {
             self.out.extend_from_slice(&bytes[..n]);
             self.kept += n;
             *kept = true;
-        } else {
-            return 0;
         }
         n
     }
