@@ -75,9 +75,9 @@ impl SnapshotSource for Fake {
     }
 }
 
-struct Running {
+pub(crate) struct Running {
     dir: TempDir,
-    daemon: DaemonHandle,
+    pub(crate) daemon: DaemonHandle,
     _capacity: watch::Sender<u32>,
 }
 
@@ -113,7 +113,7 @@ async fn start(daemon: Daemon) -> (DaemonHandle, watch::Sender<u32>) {
     (daemon.start(parts).await.unwrap(), capacity)
 }
 
-async fn running() -> Running {
+pub(crate) async fn running() -> Running {
     let dir = tempfile::tempdir().unwrap();
     let daemon = Daemon::open(options(dir.path(), "127.0.0.1:0")).unwrap();
     let (daemon, capacity) = start(daemon).await;
@@ -139,26 +139,26 @@ async fn exchange(socket: PathBuf, method: &'static str, path: String, body: Val
 }
 
 impl Running {
-    async fn call(&self, method: &'static str, path: &str, body: Value) -> (u16, Value) {
+    pub(crate) async fn call(&self, method: &'static str, path: &str, body: Value) -> (u16, Value) {
         let socket = self.daemon.listeners().socket.clone();
         let answer = exchange(socket, method, path.to_owned(), body).await;
         (answer.status, serde_json::from_slice(&answer.body).unwrap())
     }
 
-    async fn get(&self, path: &str) -> Value {
+    pub(crate) async fn get(&self, path: &str) -> Value {
         let (status, body) = self.call("GET", path, Value::Null).await;
         assert_eq!(status, 200, "{body}");
         body
     }
 
-    async fn post(&self, path: &str, body: Value) -> Value {
+    pub(crate) async fn post(&self, path: &str, body: Value) -> Value {
         let (status, body) = self.call("POST", path, body).await;
         assert!(status < 300, "{body}");
         body
     }
 
     /// One raw request over loopback; gives the whole answer.
-    async fn loopback(&self, request: &str) -> String {
+    pub(crate) async fn loopback(&self, request: &str) -> String {
         let address = self.daemon.listeners().loopback.unwrap();
         let mut tcp = TcpStream::connect(address).await.unwrap();
         let request = request

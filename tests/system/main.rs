@@ -5,6 +5,10 @@
     reason = "a failed wait or step is a failed test"
 )]
 
+mod cases_hub;
+mod cases_local;
+#[cfg(target_os = "linux")]
+mod cases_runs;
 mod daemon_hub;
 mod daemon_link;
 mod daemon_local;

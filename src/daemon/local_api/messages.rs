@@ -8,19 +8,18 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{ConnectInfo, Path, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::body::{ApiError, ApiResult, Asked, JsonBody};
+use super::once::Once;
 use super::person::need_person;
 use super::{Api, Peer, Via};
 use crate::daemon::clock;
-use crate::daemon::store::{
-    ClaimRow, EnvelopeRow, NewReport, QueueFilter, Store, StoreError, Stored,
-};
+use crate::daemon::store::{ClaimRow, EnvelopeRow, NewReport, QueueFilter, Store, StoreError};
 use crate::delivery::Reason;
 use crate::domain::{
     Address, ClaimId, Code, Door, Envelope, EnvelopeId, EnvelopeKind, Priority, ProjectName,
@@ -252,16 +251,19 @@ struct Pushed {
 
 pub(super) async fn push(
     State(api): State<Arc<Api>>,
+    headers: HeaderMap,
     JsonBody(body): JsonBody<Push>,
 ) -> Result<(StatusCode, Json<Value>), ApiError> {
+    let key = Once::of(&headers, "POST /messages/push")?;
     if body.messages.is_empty() || body.messages.len() > MOST as usize {
         let rule = format!("`messages` must hold 1 to {MOST} messages");
         return Err(ApiError::new(Code::InvalidField, rule));
     }
     let mut batch = Vec::new();
-    for m in body.messages {
-        if m.content.is_empty() || m.content.len() > limits::MAX_TASK_BYTES {
-            let rule = format!("`content` must have 1 to {} bytes", limits::MAX_TASK_BYTES);
+    for (place, m) in body.messages.into_iter().enumerate() {
+        check_length("content", &m.content)?;
+        if m.id.is_some() && key.is_some() {
+            let rule = "give each message an `id`, or the request an `Idempotency-Key`, not both";
             return Err(ApiError::new(Code::InvalidField, rule));
         }
         let name = m
@@ -281,15 +283,14 @@ pub(super) async fn push(
         };
         let life = lifetime(m.expires_in_s, limits::MESSAGE_TTL_MS)?;
         let mut e = envelope(EnvelopeKind::Message, from, to, life);
-        e.id = m.id.unwrap_or(e.id);
+        e.id = m.id.or(key.as_ref().map(|k| k.id(place))).unwrap_or(e.id);
         e.priority = m.priority;
         e.wake = m.wake;
         e.body = json!({ "content": m.content });
         batch.push(e);
     }
     let ids: Vec<_> = batch.iter().map(|e| e.id).collect();
-    let stored = api.store.post_local(batch).await?;
-    let new = stored.iter().filter(|s| **s == Stored::New).count();
+    let new = Once::store(key.as_ref(), &api, batch).await?;
     Ok((
         StatusCode::ACCEPTED,
         Json(json!({ "ids": ids, "new": new })),
@@ -314,12 +315,11 @@ pub(super) struct Task {
 pub(super) async fn task(
     State(api): State<Arc<Api>>,
     ConnectInfo(peer): ConnectInfo<Peer>,
+    headers: HeaderMap,
     JsonBody(t): JsonBody<Task>,
 ) -> Result<(StatusCode, Json<Value>), ApiError> {
-    if t.task.trim().is_empty() || t.task.len() > limits::MAX_TASK_BYTES {
-        let rule = format!("`task` must have 1 to {} bytes", limits::MAX_TASK_BYTES);
-        return Err(ApiError::new(Code::InvalidField, rule));
-    }
+    let key = Once::of(&headers, "POST /tasks")?;
+    check_length("task", &t.task)?;
     let trusted = peer.via == Via::Loopback || need_person(&api, peer).await.is_ok();
     let from = Sender {
         name: "local".into(),
@@ -331,6 +331,7 @@ pub(super) async fn task(
     };
     let life = lifetime(t.expires_in_s, limits::TASK_TTL_MS)?;
     let mut e = envelope(EnvelopeKind::Task, from, to, life);
+    e.id = key.as_ref().map_or(e.id, |k| k.id(0));
     e.priority = t.priority;
     e.wake = true;
     e.attempt = Some(1);
@@ -347,7 +348,7 @@ pub(super) async fn task(
         );
         return Err(ApiError::new(Code::TooLarge, rule));
     }
-    api.store.post_local(vec![e]).await?;
+    Once::store(key.as_ref(), &api, vec![e]).await?;
     let answer =
         json!({ "id": id, "status": "queued", "device": "local", "url": format!("/tasks/{id}") });
     Ok((StatusCode::ACCEPTED, Json(answer)))
@@ -381,6 +382,19 @@ pub(super) async fn get_task(State(api): State<Arc<Api>>, Path(id): Path<String>
     status["receipts"] = json!(receipts);
     status["result"] = result;
     Ok(Json(status))
+}
+
+/// Refuses a text that says nothing, and one that is too long for any door.
+fn check_length(field: &str, text: &str) -> Result<(), ApiError> {
+    if text.trim().is_empty() {
+        let rule = format!("`{field}` must not be empty");
+        return Err(ApiError::new(Code::InvalidField, rule));
+    }
+    if text.len() > limits::MAX_TASK_BYTES {
+        let rule = format!("`{field}` is larger than {} bytes", limits::MAX_TASK_BYTES);
+        return Err(ApiError::new(Code::TooLarge, rule));
+    }
+    Ok(())
 }
 
 fn lifetime(asked_s: Option<i64>, default_ms: i64) -> Result<i64, ApiError> {

@@ -14,6 +14,7 @@ mod control;
 mod guard;
 mod listen;
 mod messages;
+mod once;
 mod person;
 mod routes;
 
