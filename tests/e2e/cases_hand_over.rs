@@ -11,7 +11,7 @@ use crate::support::interactive::Interactive;
 use crate::support::{SOON, marker};
 
 /// Puts a shell script between the CLI and our hook at one event: `$1` is a folder for its notes, the rest is the hook.
-fn wrap(folder: &Path, notes: &Path, event: &str, script: &str) {
+pub(crate) fn wrap(folder: &Path, notes: &Path, event: &str, script: &str) {
     let wrapper = notes.join("wrapper.sh");
     std::fs::write(&wrapper, format!("#!/bin/sh\n{script}\n")).expect("the wrapper");
     std::fs::set_permissions(&wrapper, std::fs::Permissions::from_mode(0o755)).expect("its mode");

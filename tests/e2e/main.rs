@@ -10,6 +10,7 @@
 
 mod bed;
 mod cases_hand_over;
+mod cases_ignored;
 mod cases_memory;
 mod cases_sessions;
 mod cases_text;
