@@ -180,6 +180,14 @@ fn refused(url: &HubUrl, e: &HttpError) -> Failure {
         Code::TokenInvalid | Code::TokenExpired | Code::TokenUsed | Code::TokenRevoked | Code::ScopeMissing => failure
             .exit(Exit::NotAuthorised)
             .hint("make a new join token at the hub: `remote-collab hub token create --name NAME --scope devices:enroll`"),
+        Code::NotConnected => {
+            let failure = failure.exit(Exit::NotConnected);
+            if failure.causes.iter().any(|c| c.contains("UnknownIssuer")) {
+                failure.hint("a hub with a certificate of a private CA: name that CA's PEM file by SSL_CERT_FILE, or for good by the key `ca_file`")
+            } else {
+                failure
+            }
+        }
         _ => failure,
     }
 }

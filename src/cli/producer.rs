@@ -78,8 +78,8 @@ impl ProducerArgs {
         Err(Failure::new("no token to call the hub with")
             .exit(Exit::NotAuthorised)
             .hint(format!(
-                "`remote-collab hub token create --name NAME --scope tasks:write,tasks:read` at the hub makes one; \
-                 give it by `--token-file FILE` or {TOKEN_ENV}"
+                "`remote-collab hub token create --name NAME --trust run --scope tasks:write,tasks:read,messages:write` at the hub makes \
+                 one; give it by `--token-file FILE` or {TOKEN_ENV}"
             )))
     }
 }

@@ -37,13 +37,14 @@ pub(super) struct TaskArgs {
     wait_for: Option<i64>,
     #[command(flatten)]
     target: TargetArgs,
-    #[command(flatten)]
-    options: OptionArgs,
     /// JSON of your own that the hub keeps with the task
     #[arg(long, value_parser = parse_json, value_name = "JSON")]
     metadata: Option<Value>,
     #[command(flatten)]
     producer: ProducerArgs,
+    // Last: its heading holds for all that follows.
+    #[command(flatten)]
+    options: OptionArgs,
 }
 
 /// Wishes for the run; each only narrows what the project's owner allows.
@@ -258,8 +259,8 @@ fn is_over(task: &Value) -> bool {
 pub(super) fn status(task: &Value) -> String {
     let status = task["status"].as_str().unwrap_or("-");
     match task["reason"].as_str() {
-        Some(reason) => format!("{status} ({reason})"),
-        None => status.to_owned(),
+        Some(reason) if reason != status => format!("{status} ({reason})"),
+        _ => status.to_owned(),
     }
 }
 
@@ -283,7 +284,7 @@ pub(super) async fn ended(
     let completed = task["status"] == TaskStatus::Completed.as_str();
     if global.json {
         say(task)?;
-    } else if let Some(text) = task["result"]["text"].as_str() {
+    } else if let Some(text) = task["result"]["text"].as_str().filter(|t| !t.is_empty()) {
         if task["result"]["truncated"] == true {
             let id = task["id"].as_str().unwrap_or_default();
             say(whole(api, id).await?)?;

@@ -49,7 +49,7 @@ enum TasksCommand {
     /// Cancel a task
     Cancel(OneArgs),
     /// Try a task again that has ended
-    Retry(OneArgs),
+    Retry(RetryArgs),
 }
 
 #[derive(Debug, Args)]
@@ -58,6 +58,15 @@ struct OneArgs {
     id: EnvelopeId,
     #[command(flatten)]
     producer: ProducerArgs,
+}
+
+#[derive(Debug, Args)]
+struct RetryArgs {
+    #[command(flatten)]
+    one: OneArgs,
+    /// Do it once more, also if it was completed
+    #[arg(long)]
+    force: bool,
 }
 
 pub(super) fn run(global: &Global, args: &TasksArgs) -> Result<Exit, Failure> {
@@ -91,15 +100,22 @@ pub(super) fn run(global: &Global, args: &TasksArgs) -> Result<Exit, Failure> {
             }
             Ok(Exit::Ok)
         }
-        Some(TasksCommand::Cancel(one)) => change(global, one, "cancel"),
-        Some(TasksCommand::Retry(one)) => change(global, one, "retry"),
+        Some(TasksCommand::Cancel(one)) => change(global, one, "cancel", &json!({})),
+        Some(TasksCommand::Retry(retry)) => {
+            let body = if retry.force {
+                json!({ "force": true })
+            } else {
+                json!({})
+            };
+            change(global, &retry.one, "retry", &body)
+        }
     }
 }
 
-fn change(global: &Global, one: &OneArgs, verb: &str) -> Result<Exit, Failure> {
+fn change(global: &Global, one: &OneArgs, verb: &str, body: &Value) -> Result<Exit, Failure> {
     let api = one.producer.open(global)?;
     let id = one.id.to_string();
-    let answer = runtime()?.block_on(post(&api, &["tasks", &id, verb], &json!({})))?;
+    let answer = runtime()?.block_on(post(&api, &["tasks", &id, verb], body))?;
     if global.json {
         say(answer)?;
     } else {
@@ -223,10 +239,8 @@ fn show(task: &Value) -> String {
                 lines.push(format!("{label:<10}{}", result[name]));
             }
         }
-        lines.push(format!(
-            "result    {}",
-            result["text"].as_str().unwrap_or("-")
-        ));
+        let text = result["text"].as_str().filter(|t| !t.is_empty());
+        lines.push(format!("result    {}", text.unwrap_or("-")));
     }
     lines.join("\n")
 }
@@ -255,5 +269,7 @@ mod tests {
         ] {
             assert!(shown.contains(part), "{part}\n{shown}");
         }
+        let waits = json!({"status": "awaiting_approval", "reason": "awaiting_approval"});
+        assert_eq!(status(&waits), "awaiting_approval");
     }
 }

@@ -113,7 +113,10 @@ pub fn restore(data_dir: &Path, file: &Path) -> Result<Value, HubError> {
         let path = path.to_owned();
         move |source| HubError::DataDir { path, source }
     };
-    let source = File::open(file).map_err(at(file))?;
+    let source = File::open(file).map_err(|source| HubError::Backup {
+        path: file.to_owned(),
+        source,
+    })?;
     check_private(&source, file)?;
     let contents = backup::check(file)?;
     let home = Home::open(data_dir)?;

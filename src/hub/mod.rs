@@ -160,6 +160,14 @@ pub enum HubError {
         /// Why.
         source: std::io::Error,
     },
+    /// The backup cannot be read.
+    #[error("cannot read the backup {path}: {source}")]
+    Backup {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// Another process holds the folder.
     #[error("another hub (or a `hub` command) uses {path}: stop it, or choose another --data-dir")]
     Held {

@@ -106,7 +106,9 @@ impl From<NoRoute> for ApiError {
             .hint("name a device, a project or a session")
             .known(known),
             NoRoute::Unknown { what, known } => {
-                let hint = if known.is_empty() {
+                let hint = if known.is_empty() && what.starts_with("project ") {
+                    "a project is known once a device has enabled it and it is approved"
+                } else if known.is_empty() {
                     "nothing of that kind is known here yet"
                 } else {
                     "`known` lists what is"

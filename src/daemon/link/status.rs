@@ -151,7 +151,7 @@ fn advice(code: Option<Code>) -> Option<String> {
             "the device was revoked at the hub; `remote-collab login URL --token-stdin < FILE` enrols it anew, the local queue is kept"
         }
         Code::KeyHeldElsewhere => {
-            "`remote-collab login --take-over` moves the device here and shuts the other one out; or stop the other daemon, then run `remote-collab connect` here"
+            "`remote-collab login --take-over` moves the device here and shuts the other one out; unless it was moved before, it is enough to stop the other daemon and run `remote-collab connect` here"
         }
         Code::Superseded => {
             "another daemon of this device took over; `remote-collab connect` takes it back"

@@ -215,7 +215,7 @@ fn refused(no: No, item: &ItemRecord) -> ApiError {
         ),
         No::Done => (
             "the task is `completed`".to_owned(),
-            "send `{\"force\": true}` to do it once more",
+            "send `{\"force\": true}` (`--force`) to do it once more",
         ),
         No::TooOften => (
             format!("the task had {MAX_TRIES} attempts"),
