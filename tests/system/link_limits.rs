@@ -228,3 +228,28 @@ async fn the_mail_of_a_revoked_device_ends_in_bounded_time_also_what_it_had() {
     let v = becomes(&bed, &running, |v| v["status"] == "interrupted").await;
     assert_eq!(v["reason"], "device_revoked", "{v}");
 }
+
+#[tokio::test]
+async fn the_window_counts_bytes_too_and_what_does_not_fit_waits_for_an_ack() {
+    let dir = tempfile::tempdir().unwrap();
+    let bed = HubBed::start_in(dir, |c| c.link.window_bytes = 100_000).await;
+    let device = bed.enrol("laptop").await;
+    let (mut ws, ..) = WsClient::synced(bed.hub.addr, &device, 1).await;
+    for n in 0..3 {
+        let body = json!({"content": format!("{n}{}", "x".repeat(60_000)), "device": device.id});
+        bed.post("/messages", &body).await.ok(202);
+    }
+    for n in 0..3_u64 {
+        let frame = ws.expect("deliver").await;
+        let content = frame["envelope"]["body"]["content"].as_str().unwrap();
+        assert!(content.starts_with(&n.to_string()));
+        // Nothing else is on its way: what is asked now is answered next.
+        let id = uuid::Uuid::from_u128(1);
+        ws.send(
+            &json!({"type": "report", "n": n + 1, "id": id, "kind": "note", "at": 1, "body": ""}),
+        )
+        .await;
+        assert_eq!(ws.expect("report_ack").await["n"], n + 1);
+        ws.ack(frame["seq"].as_u64().unwrap()).await;
+    }
+}

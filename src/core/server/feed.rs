@@ -24,6 +24,8 @@ pub(super) struct Feed {
     dirty: bool,
     /// The mailbox grew while a load was under way, which may or may not have seen it.
     grew: bool,
+    /// The next row does not fit into the window: nothing is loaded before an ack makes room.
+    full: bool,
 }
 
 impl Feed {
@@ -37,12 +39,13 @@ impl Feed {
             loading: false,
             dirty: head > start,
             grew: false,
+            full: false,
         }
     }
 
     /// The load that is due, if one is.
     pub(super) fn load(&mut self) -> Option<Output> {
-        if self.loading || !self.dirty {
+        if self.loading || self.full || !self.dirty {
             return None;
         }
         let (limit, max_bytes) = self.flight.room()?;
@@ -61,11 +64,16 @@ impl Feed {
         }
         self.loading = false;
         for row in rows {
+            // A load gives one row at least, however little room there is.
+            if row.seq > self.covered && !self.flight.fits(row.json.len() as u64) {
+                self.full = true;
+                break;
+            }
             self.send(row, out);
         }
-        self.dirty = more || self.grew;
+        self.dirty = more || self.full || self.grew;
         self.grew = false;
-        if !more || self.covered >= self.backlog {
+        if !(more || self.full) || self.covered >= self.backlog {
             self.finish_backlog(out);
         }
     }
@@ -112,6 +120,7 @@ impl Feed {
         }
         self.acked = seq;
         self.flight.ack(seq);
+        self.full = false;
         Ok(true)
     }
 
