@@ -10,7 +10,7 @@ use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
 use crate::hub_kill::spawn;
-use crate::support::hub_bed::{DEADLINE, HubBed, account};
+use crate::support::hub_bed::{DEADLINE, HubBed, account, token};
 use crate::support::sse::{Sse, Told};
 use crate::support::ws_client::WsClient;
 
@@ -268,15 +268,8 @@ async fn filters_and_scopes_choose_what_is_told() {
 async fn another_account_hears_nothing() {
     let bed = HubBed::start().await;
     bed.enrol("a").await;
-    let call = AdminCall::CreateToken {
-        name: "x".into(),
-        account: account("other"),
-        scopes: vec!["tasks:read".into(), "messages:read".into()],
-        trust: Trust::Run,
-        ttl_s: 600,
-    };
-    let other = bed.hub.admin(&call).await.unwrap()["token"].clone();
-    let other = other.as_str().unwrap();
+    let scopes = ["tasks:read", "messages:read"];
+    let other = &token(&bed.hub, "x", "other", &scopes, Trust::Run).await;
     let mut sse = Sse::open(get_as(&bed, "/events?after=start", other)).await;
     sse.expect("open").await;
     let id = post(&bed, "tasks", 0).await;

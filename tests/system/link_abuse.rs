@@ -93,7 +93,7 @@ async fn a_device_with_bad_manners_is_closed_with_a_code_and_the_real_daemon_doe
         ),
         (
             Message::Text(r#"{"type":"report","n":1}"#.into()),
-            "malformed_json",
+            "protocol_error",
             4400,
         ),
         (

@@ -144,6 +144,8 @@ impl Brain {
         recover::spool(&mut brain).await;
         brain.sight().await;
         brain.refresh().await?;
+        // The first `hello` tells what is there, not what a new view begins with.
+        brain.publish();
         Ok(brain)
     }
 
