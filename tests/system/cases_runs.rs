@@ -1,11 +1,15 @@
 //! What goes wrong between the daemon and a run: a CLI that takes its task and ignores it, lines beyond all bounds, a
 //! clock that was set.
 
+use remote_collab::daemon::store::FILE;
 use remote_collab::domain::{Envelope, EnvelopeKind, WallMs};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
+use crate::fake_hub::DEADLINE;
 use crate::run_bed::{RunBed, id, starts, task};
+use crate::support::watch::Watch;
 
 fn with(mut envelope: Envelope, key: &str, value: Value) -> Envelope {
     envelope.body[key] = value;
@@ -139,4 +143,44 @@ async fn what_this_version_does_not_know_is_told_unsupported_once_and_what_follo
     link.status(2, "completed").await;
     assert_eq!(starts(&bed.log(), 1), 0);
     assert!(!link.told(1).contains(&"running".to_owned()));
+}
+
+#[tokio::test]
+async fn what_was_read_and_not_stored_when_the_daemon_was_killed_comes_again_and_runs_once() {
+    let mut bed = RunBed::new().await;
+    let mut link = bed.start().await;
+    let queue = bed.path("data/daemon").join(FILE);
+    let lock = rusqlite::Connection::open(queue).unwrap();
+    lock.busy_timeout(DEADLINE).unwrap();
+    lock.execute_batch("BEGIN IMMEDIATE").unwrap();
+    for n in 1..=3 {
+        bed.deliver(&mut link, task(n, 1, "")).await;
+    }
+    // It has them, and says so only to its log.
+    let watch = Watch::new();
+    watch.arm(bed.dir.path());
+    let log = || std::fs::read_to_string(bed.path("daemon.log")).unwrap();
+    let refused = timeout(DEADLINE, async {
+        while !log().contains("nothing is acked until") {
+            watch.changed().await;
+        }
+    });
+    assert!(refused.await.is_ok(), "{}", bed.words());
+    bed.end(Signal::KILL).await;
+    drop(lock);
+
+    let mut link = bed.start().await;
+    let stands = link.hello.last.map_or(0, |c| c.seq.0);
+    assert_eq!(stands, 0, "nothing was stored, nothing is claimed");
+    for n in 1..=3 {
+        bed.deliver(&mut link, task(n, 1, "")).await;
+    }
+    for n in 1..=3 {
+        link.status(n, "completed").await;
+    }
+    assert!(
+        (1..=3).all(|n| starts(&bed.log(), n) == 1),
+        "{:?}",
+        bed.log()
+    );
 }
