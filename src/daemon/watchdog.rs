@@ -21,7 +21,7 @@ use sd_notify::NotifyState;
 use tokio_util::sync::CancellationToken;
 
 /// How long a loop may stand still.
-const STALL: Duration = Duration::from_secs(90);
+const STALL: Duration = Duration::from_secs(75);
 /// The longest time between two looks.
 const LOOK: Duration = Duration::from_secs(1);
 /// Looks in the time of a stall, at least.
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_sleep_of_any_length_counts_as_one_look() {
-        let stall = Duration::from_secs(90);
+        let stall = Duration::from_secs(75);
         let mut watched = Watched {
             name: "any",
             beat: Beat::default(),
