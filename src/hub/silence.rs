@@ -11,6 +11,10 @@
 use super::records::{ItemKind, ItemRecord};
 use crate::domain::{TaskStatus, WallMs, limits};
 
+/// The longest wall clock of a run, and the longest block after its envelope's expiry, that are believed, ms: producers and
+/// devices may name any, and a time beyond 13 digits would stand before all others in the order of the looks.
+const LONGEST_MS: i64 = 30 * 24 * 3600 * 1000;
+
 /// How long silence is borne.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Patience {
@@ -35,9 +39,11 @@ pub(crate) enum Verdict {
 fn deadline(item: &ItemRecord) -> WallMs {
     match (item.kind, item.state.status, item.deadline) {
         (ItemKind::Task, TaskStatus::Running, Some(at)) => at,
-        (ItemKind::Task, ..) => item
-            .expires_at
-            .max(item.state.until.unwrap_or(item.expires_at)),
+        (ItemKind::Task, ..) => {
+            let (from, until) = (item.expires_at, item.state.until);
+            let latest = from.plus(LONGEST_MS);
+            until.unwrap_or(from).clamp(from, latest)
+        }
         (ItemKind::Message, ..) => item.expires_at,
     }
 }
@@ -54,7 +60,7 @@ pub(crate) fn watch(item: &mut ItemRecord, now: WallMs, patience: Patience) {
     } else if item.deadline.is_none() {
         let wall_clock = item.timeout_s.unwrap_or(limits::RUN_TIMEOUT_S);
         let ms = i64::try_from(wall_clock.saturating_mul(1000)).unwrap_or(i64::MAX);
-        let deadline = now.plus(ms);
+        let deadline = now.plus(ms.min(LONGEST_MS));
         item.deadline = Some(deadline);
         item.watch = Some(deadline.plus(patience.away_ms));
     }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::domain::TaskState;
+use crate::domain::{AccountId, TaskState};
 use crate::hub::reports::{self, SILENT};
 
 const PATIENCE: Patience = Patience {
@@ -89,4 +89,30 @@ fn an_end_settles_it_and_a_word_after_the_conclusion_is_watched_again() {
     );
     watch(&mut task, now, PATIENCE);
     assert_eq!(task.watch, Some(WallMs(10_100)));
+}
+
+#[test]
+fn no_time_that_somebody_names_holds_up_the_looks_at_others() {
+    let now = WallMs(1_796_000_000_000);
+    let account = AccountId::new("a").unwrap();
+    let due_now = running(1).watch_key(&account, now);
+    let mut blocked = ItemRecord::sample(ItemKind::Task);
+    blocked.expires_at = now;
+    for until in [10_000_000_000_000, 17_960_000_000_000, i64::MAX] {
+        blocked.state = TaskState {
+            until: Some(WallMs(until)),
+            ..TaskState::because(TaskStatus::Blocked, "usage_limit")
+        };
+        let latest = now.plus(LONGEST_MS).plus(PATIENCE.away_ms);
+        let away = |at| look(&blocked, false, None, at, PATIENCE);
+        assert_eq!(away(now), Verdict::Wait(latest));
+        assert_eq!(away(latest), Verdict::Silent);
+        assert!(blocked.watch_key(&account, latest) > due_now);
+    }
+    for timeout_s in [10_000_000_000, u64::MAX] {
+        let mut task = running(timeout_s);
+        watch(&mut task, now, PATIENCE);
+        assert_eq!(task.deadline, Some(now.plus(LONGEST_MS)));
+        assert!(task.watch_key(&account, task.watch.unwrap()) > due_now);
+    }
 }
