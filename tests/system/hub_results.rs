@@ -311,6 +311,28 @@ async fn an_upload_is_the_devices_own_bounded_and_of_its_present_attempt() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn uploads_that_begin_at_once_are_counted_together() {
+    let bed = HubBed::start().await;
+    let (device, _ws, _) = with_task(&bed).await;
+    let mut starts = JoinSet::new();
+    for _ in 0..12 {
+        let task = bed.post("/tasks", &json!({"task": "x"})).await.ok(202);
+        let url = task["url"].as_str().unwrap();
+        let path = format!(
+            "{url}/result?attempt=1&offset=0&total=100000&sha256={}",
+            hash("x")
+        );
+        let request = bed.request(Method::PUT, &path).bearer_auth(device.jwt());
+        let request = request.header("content-type", "text/plain; charset=utf-8");
+        starts.spawn(read(request.body(".".repeat(20_000))));
+    }
+    let answers = starts.join_all().await;
+    let taken = answers.iter().filter(|got| got.status == 200).count();
+    let full = answers.iter().filter(|got| got.status == 429).count();
+    assert_eq!((taken, full), (4, 8));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_long_result_is_shown_by_its_beginning_and_served_whole() {
     let bed = HubBed::start().await;
     let (_device, mut ws, task) = with_task(&bed).await;

@@ -11,6 +11,7 @@
 //! | `upload/<account>/<device>/<task>/<attempt>` | [`UploadRecord`] |
 //! | `piece/<account>/<task>/<attempt>/<offset>` | a piece's text |
 //! | `whole/<account>/<task>/<attempt>` | the whole text |
+//! | `begun/<account>/<device>` | nothing: its version tells of each upload that begins |
 
 use std::sync::Arc;
 
@@ -144,6 +145,11 @@ impl Keys {
 
 fn uploads(account: &AccountId, device: &DeviceId) -> String {
     format!("upload/{account}/{device}/")
+}
+
+/// Changes with each upload that the device begins.
+fn begun(account: &AccountId, device: &DeviceId) -> String {
+    format!("begun/{account}/{device}")
 }
 
 /// `PUT /tasks/{id}/result?attempt=&offset=&total=&sha256=`, by the task's device alone.
@@ -288,9 +294,10 @@ async fn take(
         Step::Elsewhere(received) => return Ok(view(received, false)),
         Step::Take { anew, last } => (anew, last),
     };
-    if known.is_none() {
-        room(hub, account, device).await?;
-    }
+    let begins = match known {
+        None => Some(room(hub, account, device).await?),
+        Some(_) => None,
+    };
     // Pieces of another text, or of an upload whose time was over.
     let stale = anew || (known.is_none() && stored.is_some());
     let mut ops = Vec::new();
@@ -307,6 +314,12 @@ async fn take(
     };
     if !last {
         let until = now.plus(PARTIAL_KEPT_MS);
+        ops.extend(begins.map(|expect| Op::Put {
+            key: begun(account, device),
+            value: String::new(),
+            expect,
+            keep_until: Some(until),
+        }));
         ops.push(text_op(keys.piece(asked.offset), piece.to_owned(), until));
         ops.push(records::put(
             keys.upload.clone(),
@@ -354,9 +367,12 @@ async fn take(
     Ok(view(asked.total, true))
 }
 
-/// Refuses a further upload of a device that has enough under way.
-async fn room(hub: &Hub, account: &AccountId, device: &DeviceId) -> Result<(), Failed> {
+/// Refuses a further upload of a device that has enough under way; else what [`begun`] has to be still when the upload
+/// begins, so that of several that begin at once each is counted by the next.
+async fn room(hub: &Hub, account: &AccountId, device: &DeviceId) -> Result<Expect, Failed> {
     let now = wall();
+    let last = hub.store.get(begun(account, device)).await?;
+    let expect = last.map_or(Expect::Absent, |s| Expect::Version(s.version));
     let mut partial = 0;
     for stored in hub.store.list_all(&uploads(account, device)).await? {
         let alive = stored.keep_until.is_none_or(|t| t > now);
@@ -364,7 +380,7 @@ async fn room(hub: &Hub, account: &AccountId, device: &DeviceId) -> Result<(), F
         partial += usize::from(alive && open);
     }
     if partial < MAX_PARTIAL {
-        return Ok(());
+        return Ok(expect);
     }
     Err(ApiError::new(
         Code::RateLimited,
