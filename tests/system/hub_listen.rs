@@ -279,6 +279,32 @@ async fn half_open_handshakes_end_and_block_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn handshakes_that_stall_do_not_hold_up_the_others() {
+    let TlsBed { bed, ca, _dir } = tls_bed(|c| {
+        c.pacing.handshakes = 20;
+        c.pacing.handshake = DEADLINE * 2;
+    })
+    .await;
+    let mut half = Vec::new();
+    for _ in 0..40 {
+        half.push(connect(bed.hub.addr).await);
+    }
+    assert_eq!(ask(&mut tls(bed.hub.addr, &ca.client()).await).await, 200);
+    assert_eq!(bed.hub.connections().failed_handshakes, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_beyond_64_kib_is_refused_and_not_kept() {
+    let bed = bed(|_| {}).await;
+    let mut stream = connect(bed.hub.addr).await;
+    let head = format!("GET /healthz HTTP/1.1\r\nX: {}", "x".repeat(66 << 10));
+    stream.write_all(head.as_bytes()).await.unwrap();
+    assert_eq!(status(&mut stream).await, 431);
+    let mut other = connect(bed.hub.addr).await;
+    assert_eq!(ask(&mut other).await, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn plain_words_to_a_tls_hub_end_the_connection() {
     let TlsBed { bed, ca, _dir } = tls_bed(|_| {}).await;
     let mut plain = connect(bed.hub.addr).await;

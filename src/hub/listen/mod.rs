@@ -45,8 +45,10 @@ use super::tls::ServerTls;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: u32 = 4096;
-/// TLS handshakes at a time; what is beyond waits within its own deadline.
-const HANDSHAKES: usize = 512;
+/// How long a TLS handshake counts as one of those under way: a peer that stalls does not hold up those who do not.
+const HANDSHAKE_COUNTS: Duration = Duration::from_millis(500);
+/// Longest head of a request, bytes.
+const MAX_HEAD: usize = 64 << 10;
 /// Refused connections that are told why at a time; what is beyond is closed at once.
 const TOLD: usize = 64;
 /// Time for a refused connection to send its head, and to read the refusal.
@@ -95,7 +97,7 @@ impl Server {
             tls,
             admission: Arc::new(Admission::new(limits)),
             pacing,
-            handshakes: Semaphore::new(HANDSHAKES),
+            handshakes: Semaphore::new(pacing.handshakes),
             stop,
         }
     }
@@ -151,8 +153,13 @@ impl Server {
         };
         let mut handshake = pin!(async {
             // The semaphore is never closed.
-            let _slot = self.handshakes.acquire().await.ok();
-            tls.accept(tcp).await
+            let slot = self.handshakes.acquire().await.ok();
+            let mut accept = pin!(tls.accept(tcp));
+            if let Ok(shaken) = timeout(HANDSHAKE_COUNTS, &mut accept).await {
+                return shaken;
+            }
+            drop(slot);
+            accept.await
         });
         let shaken = tokio::select! {
             () = self.stop.cancelled() => return,
@@ -192,6 +199,7 @@ impl Server {
         let mut http = http1::Builder::new();
         let connection = http
             .keep_alive(true)
+            .max_buf_size(MAX_HEAD)
             .serve_connection(TokioIo::new(io), service)
             .with_upgrades();
         let mut connection = pin!(connection);

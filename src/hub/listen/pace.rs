@@ -22,6 +22,8 @@ use super::admit::Permit;
 pub struct Pacing {
     /// For a TLS handshake.
     pub handshake: Duration,
+    /// TLS handshakes at a time; what is beyond waits within its own time.
+    pub handshakes: usize,
     /// From a head's first byte to its last.
     pub head: Duration,
     /// Between two requests.
@@ -36,6 +38,7 @@ impl Default for Pacing {
     fn default() -> Self {
         Self {
             handshake: Duration::from_secs(10),
+            handshakes: 512,
             head: Duration::from_secs(10),
             idle: Duration::from_secs(75),
             write: Duration::from_secs(30),
