@@ -104,7 +104,7 @@ pub enum TlsError {
 }
 
 /// What tells one state of a file from another.
-type Mark = Option<(SystemTime, u64, u64)>;
+type Mark = Option<(SystemTime, u64, [i64; 3])>;
 
 #[derive(Debug)]
 struct Current {
@@ -210,10 +210,14 @@ impl ResolvesServerCert for Served {
 fn marks(files: &TlsFiles) -> [Mark; 2] {
     [&files.cert, &files.key].map(|path| {
         let meta = std::fs::metadata(path).ok()?;
+        // The change time tells a key that was closed to others after it was written.
         #[cfg(unix)]
-        let node = std::os::unix::fs::MetadataExt::ino(&meta);
+        let node = {
+            use std::os::unix::fs::MetadataExt as _;
+            [meta.ino().cast_signed(), meta.ctime(), meta.ctime_nsec()]
+        };
         #[cfg(not(unix))]
-        let node = 0;
+        let node = [0; 3];
         Some((meta.modified().ok()?, meta.len(), node))
     })
 }

@@ -118,3 +118,19 @@ fn a_renewed_pair_is_used_and_half_of_one_is_not() {
     tls.served.refresh();
     assert!(Arc::ptr_eq(&after, &tls.served.current().pair));
 }
+
+#[test]
+fn a_renewed_key_that_stood_open_is_used_once_it_is_closed() {
+    let (pair, renewed) = (Pair::new(), Pair::new());
+    let tls = ServerTls::open(&pair.files()).unwrap();
+    let before = Arc::clone(&tls.served.current().pair);
+    let key = pair.files().key;
+    std::fs::copy(renewed.files().cert, pair.files().cert).unwrap();
+    std::fs::copy(renewed.files().key, &key).unwrap();
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).unwrap();
+    tls.served.refresh();
+    assert!(Arc::ptr_eq(&before, &tls.served.current().pair));
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
+    tls.served.refresh();
+    assert_ne!(before.cert, tls.served.current().pair.cert);
+}
