@@ -327,6 +327,39 @@ async fn a_name_is_resolved_once_per_call_and_the_connection_goes_to_the_checked
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_is_answered_2xx_is_taken_however_slowly_the_body_comes() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let receiver = tokio::spawn(async move {
+        let mut open = Vec::new();
+        loop {
+            let (mut tcp, _) = listener.accept().await.unwrap();
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\nand then nothing";
+            tcp.write_all(answer).await.unwrap();
+            open.push(tcp);
+        }
+    });
+    let bed = HubBed::start_in(tempfile::tempdir().unwrap(), |c| {
+        allowed(c);
+        // A name that takes its time to be found leaves less of it for the answer.
+        c.webhooks.resolver = Resolver::of(|_, port| {
+            Box::pin(async move {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                Ok(vec![SocketAddr::from(([127, 0, 0, 1], port))])
+            })
+        });
+    })
+    .await;
+    let device = bed.enrol("d").await;
+    let (token, ..) = producer(&bed, "p").await;
+    let id = post(&bed, &token, &format!("http://hook.test:{port}/")).await;
+    complete(bed.hub.addr, &device, 1, &id, 0).await;
+    let state = becomes(&bed, &format!("/tasks/{id}"), |c| c["attempts"] == 1).await;
+    assert_eq!(state["delivered"], 1, "{state}");
+    receiver.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_hub_that_allows_nothing_private_connects_to_nothing_private() {
     let receiver = Receiver::start(&["200 Ok"]).await;
     let (port, mut calls) = (receiver.addr.port(), receiver.got);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use reqwest::{Client, header};
+use reqwest::{Client, Response, header};
 use rustls::{ClientConfig, RootCertStore};
 use url::Host;
 
@@ -19,8 +19,9 @@ use super::plan::Outcome;
 
 /// Time for a whole call, resolving included.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Bytes of an answer that are taken before the connection is dropped.
+/// Bytes of an answer's body that are taken before the connection is dropped, and the time for them.
 const MAX_ANSWER: usize = 16 << 10;
+const TAKE: Duration = Duration::from_secs(1);
 
 /// How names become addresses.
 #[derive(Clone)]
@@ -91,14 +92,28 @@ impl Caller {
     }
 
     pub(crate) async fn call(&self, call: &Call) -> Outcome {
-        match tokio::time::timeout(DEADLINE, self.go(call)).await {
-            Ok(Ok(outcome)) => outcome,
-            Ok(Err(why)) => failed(why),
-            Err(_) => failed("no answer within 10 s".to_owned()),
-        }
+        let mut response = match tokio::time::timeout(DEADLINE, self.send(call)).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(why)) => return failed(why),
+            Err(_) => return failed("no answer within 10 s".to_owned()),
+        };
+        let outcome = judged(&response);
+        // Taken so that the receiver can finish writing; neither what it says there nor how slowly matters any more.
+        let take = async {
+            let mut taken = 0;
+            while let Ok(Some(chunk)) = response.chunk().await {
+                taken += chunk.len();
+                if taken > MAX_ANSWER {
+                    break;
+                }
+            }
+        };
+        drop(tokio::time::timeout(TAKE, take).await);
+        outcome
     }
 
-    async fn go(&self, call: &Call) -> Result<Outcome, String> {
+    /// Makes the call, up to the head of the answer.
+    async fn send(&self, call: &Call) -> Result<Response, String> {
         let url = address::url(&call.url, self.allow_private).map_err(|e| e.to_string())?;
         let port = url.port_or_known_default().unwrap_or(443);
         let mut client = Client::builder()
@@ -106,7 +121,6 @@ impl Caller {
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
             .referer(false)
-            .timeout(DEADLINE)
             .pool_max_idle_per_host(0)
             .user_agent(concat!("remote-collab/", env!("CARGO_PKG_VERSION")));
         if let Some(Host::Domain(name)) = url.host() {
@@ -129,29 +143,25 @@ impl Caller {
             .header("webhook-timestamp", call.timestamp)
             .header("webhook-signature", &call.signature)
             .body(call.body.clone());
-        let mut response = request.send().await.map_err(said)?;
-        let status = response.status();
-        let retry_after_s = response
-            .headers()
-            .get(header::RETRY_AFTER)
-            .and_then(|v| v.to_str().ok()?.trim().parse().ok());
-        let mut taken = 0;
-        // Taken so that the receiver can finish writing; what it says does not matter.
-        while let Ok(Some(chunk)) = response.chunk().await {
-            taken += chunk.len();
-            if taken > MAX_ANSWER {
-                break;
-            }
-        }
-        Ok(match status.as_u16() {
-            200..=299 => Outcome::Delivered,
-            410 => Outcome::Gone,
-            300..=399 => failed(format!("answered {status}; redirects are not followed")),
-            _ => Outcome::Failed {
-                why: format!("answered {status}"),
-                retry_after_s,
-            },
-        })
+        request.send().await.map_err(said)
+    }
+}
+
+/// What an answer's head says.
+fn judged(response: &Response) -> Outcome {
+    let status = response.status();
+    let retry_after_s = response
+        .headers()
+        .get(header::RETRY_AFTER)
+        .and_then(|v| v.to_str().ok()?.trim().parse().ok());
+    match status.as_u16() {
+        200..=299 => Outcome::Delivered,
+        410 => Outcome::Gone,
+        300..=399 => failed(format!("answered {status}; redirects are not followed")),
+        _ => Outcome::Failed {
+            why: format!("answered {status}"),
+            retry_after_s,
+        },
     }
 }
 
