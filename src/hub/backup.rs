@@ -113,10 +113,15 @@ pub fn restore(data_dir: &Path, file: &Path) -> Result<Value, HubError> {
         let path = path.to_owned();
         move |source| HubError::DataDir { path, source }
     };
-    let source = File::open(file).map_err(|source| HubError::Backup {
+    let unreadable = |source| HubError::Backup {
         path: file.to_owned(),
         source,
-    })?;
+    };
+    // A pipe would keep its reader waiting for ever.
+    if !std::fs::metadata(file).map_err(unreadable)?.is_file() {
+        return Err(unreadable(std::io::Error::other("it is no regular file")));
+    }
+    let source = File::open(file).map_err(unreadable)?;
     check_private(&source, file)?;
     let contents = backup::check(file)?;
     let home = Home::open(data_dir)?;

@@ -282,6 +282,13 @@ async fn a_file_that_is_no_whole_backup_is_refused_before_anything_is_touched() 
         assert_eq!(std::fs::read(&db).unwrap(), store, "{says}");
         assert!(!hub.machine.data().join("hub/restoring").exists());
     }
+    std::fs::remove_file(&file).unwrap();
+    let pipe = std::process::Command::new("mkfifo").arg(&file).status();
+    assert!(pipe.unwrap().success());
+    for odd in [&*path, dir.to_str().unwrap()] {
+        let ran = hub.machine.run(&["hub", "restore", odd], "").await;
+        assert!(ran.err.contains("no regular file"), "{odd}: {ran:?}");
+    }
     let none = hub.machine.run(&["hub", "restore", "/nowhere/x"], "").await;
     assert_eq!(none.code, Some(1), "{none:?}");
     // A backup is no store: a hub does not begin a second life on it.
