@@ -1,5 +1,6 @@
 //! How a command ends: an exit code, and an error told once, in one form.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::{IsTerminal as _, Write as _};
 
@@ -81,12 +82,12 @@ impl Failure {
         } else {
             ("", "", "")
         };
-        let mut text = format!("{red}error{off}: {}\n", self.message);
+        let mut text = format!("{red}error{off}: {}\n", tame(&self.message));
         for cause in &self.causes {
-            text.push_str(&format!("  caused by: {cause}\n"));
+            text.push_str(&format!("  caused by: {}\n", tame(cause)));
         }
         if let Some(hint) = &self.hint {
-            text.push_str(&format!("\n{cyan}hint{off}: {hint}\n"));
+            text.push_str(&format!("\n{cyan}hint{off}: {}\n", tame(hint)));
         }
         text
     }
@@ -111,11 +112,38 @@ pub(crate) fn colour(stream: &impl std::io::IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
 }
 
-/// Writes one line to standard output; a closed pipe is not an error.
+/// The text with its control characters made visible, but for line ends and tabs: what came from afar must not move the
+/// cursor, set titles or write into the clipboard of whoever reads it in a terminal.
+pub(crate) fn tame(text: &str) -> Cow<'_, str> {
+    let plain = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
+    if text.chars().all(plain) {
+        return Cow::Borrowed(text);
+    }
+    let picture = |c: char| match c {
+        c if plain(c) => c,
+        '\0'..='\u{1f}' => char::from_u32(0x2400 + u32::from(c)).unwrap_or('\u{fffd}'),
+        '\u{7f}' => '\u{2421}',
+        _ => '\u{fffd}',
+    };
+    Cow::Owned(text.replace("\r\n", "\n").chars().map(picture).collect())
+}
+
+/// Writes one line to standard output, tamed if that is a terminal and as it is if not; a closed pipe is not an error.
 ///
 /// # Errors
 /// When standard output cannot be written for another reason.
 pub(crate) fn say(line: impl fmt::Display) -> Result<(), Failure> {
+    if std::io::stdout().is_terminal() {
+        return say_styled(tame(&line.to_string()));
+    }
+    say_styled(line)
+}
+
+/// As [`say`], for a line of our own words with colours in it.
+///
+/// # Errors
+/// When standard output cannot be written for another reason than a closed pipe.
+pub(crate) fn say_styled(line: impl fmt::Display) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     match writeln!(out, "{line}").and_then(|()| out.flush()) {
         Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
@@ -128,7 +156,7 @@ pub(crate) fn say(line: impl fmt::Display) -> Result<(), Failure> {
 /// Something for the person in front, on standard error; nothing depends on it.
 pub(crate) fn note(text: fmt::Arguments<'_>) {
     // Standard error may be gone; the command goes on.
-    drop(writeln!(std::io::stderr(), "{text}"));
+    drop(writeln!(std::io::stderr(), "{}", tame(&text.to_string())));
 }
 
 /// Whether standard output is a terminal that may be coloured.
@@ -153,6 +181,16 @@ mod tests {
         };
         let failure = Failure::of("the hub did not start", &outer);
         assert_eq!(failure.causes, ["cannot listen: address in use"]);
+    }
+
+    #[test]
+    fn remote_text_cannot_steer_the_terminal() {
+        let text = "\x1b]52;c;cm0=\x07a\tb\r\nc\rd\u{9b}2J\x7f é\n";
+        assert_eq!(tame(text), "␛]52;c;cm0=␇a\tb\nc␍d\u{fffd}2J␡ é\n");
+        assert!(matches!(tame("plain\n"), Cow::Borrowed(_)));
+        let mut failure = Failure::new("\x1b[2J").hint("\x1b[3J");
+        failure.causes.push("\x1b[4J".into());
+        assert!(!failure.render(false).contains('\x1b'));
     }
 
     #[test]

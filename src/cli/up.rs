@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::hub::{failure as admin_failure, start_failure};
 use super::long_running::{listen_flags, load_config, runtime, start};
-use super::report::{Exit, Failure, colour_out, say};
+use super::report::{Exit, Failure, colour_out, say, say_styled, tame};
 use super::requests::{data_dir_flag, own_name, requests};
 use super::system::stop_signal;
 use super::{Global, login::host_name};
@@ -305,10 +305,10 @@ async fn watch(
                 state = now.state;
                 let lost = matches!(state, "DISCONNECTED" | "RECONNECTING");
                 let why = now.cause.filter(|_| lost);
-                let why = why.map(|c| format!("  {c}")).unwrap_or_default();
+                let why = why.map(|c| format!("  {}", tame(&c))).unwrap_or_default();
                 let mark = if colour { "\x1b[1m" } else { "" };
                 let off = if colour { "\x1b[0m" } else { "" };
-                say(format_args!(
+                say_styled(format_args!(
                     "{}  link {mark}{state}{off}{why}",
                     time_of_day(wall())
                 ))?;
