@@ -7,12 +7,16 @@
 //!     └────── a WebSocket dialled beside the polls is open ───────┘
 //! ```
 //!
-//! An edge that answers the upgrade (403, 426, a page of HTML) will do so again, so two answers are enough. What else
+//! An edge that answers the upgrade (403, 426, a page of HTML) will do so again, so two answers are enough, and the second
+//! question follows the first answer at once: somebody who is blocked works on polls within seconds. What else
 //! can go wrong with an upgrade (a cut, silence, a 502) is mostly a hub or a network that is away, where a session would fare no
 //! better; but an edge may also swallow upgrades without a word, so after five the session gets its try. A
 //! refusal by the hub itself is no failure of the transport and counts for nothing. On the session the WebSocket is
-//! dialled beside the polls, in waits that double from `poll_interval`, and the way back is taken only when it is open:
-//! so a blocked edge costs a request now and then, and no gap.
+//! dialled beside the polls, in waits that double twice from `poll_interval`, and the way back is taken only when it is
+//! open: so a blocked edge costs a request now and then, and no gap. Only an edge that opens the WebSocket and then carries
+//! nothing costs a gap; after each one the wait doubles twice more.
+//!
+//! Shortened waits are for finding the way that works. When neither did, the growing waits of the policy hold until one does.
 
 use super::client::DialFailure;
 use super::retry::{Failure, Retry, classify_dial};
@@ -48,8 +52,10 @@ pub struct FallbackConfig {
     pub sessions: u32,
     /// The first wait before the WebSocket is dialled beside the polls, ms (`poll_interval`).
     pub again_ms: u64,
-    /// How often that wait doubles.
+    /// How often that wait doubles while the upgrade is refused.
     pub doublings: u32,
+    /// How often it doubles for WebSockets that opened and carried nothing, twice for each.
+    pub swallowed_doublings: u32,
 }
 
 impl Default for FallbackConfig {
@@ -59,7 +65,8 @@ impl Default for FallbackConfig {
             failures: 5,
             sessions: 2,
             again_ms: 10_000,
-            doublings: 4,
+            doublings: 2,
+            swallowed_doublings: 8,
         }
     }
 }
@@ -69,14 +76,20 @@ impl Default for FallbackConfig {
 pub struct Fallback {
     config: FallbackConfig,
     route: Route,
-    /// Upgrades answered by an edge, in a row.
+    /// Upgrades answered by an edge since the hub was heard.
     edges: u32,
-    /// Upgrades that led nowhere, in a row, those among them.
+    /// Upgrades that led nowhere since then, those among them.
     failures: u32,
+    /// The last of them was answered by an edge.
+    answered: bool,
     /// Sessions that could not be opened, in a row.
     sessions: u32,
     /// WebSockets dialled in vain beside the polls.
     probes: u32,
+    /// WebSockets that took the polls' place and carried nothing.
+    swallowed: u32,
+    /// Neither way worked, and none has since.
+    lost: bool,
     cause: Option<String>,
 }
 
@@ -89,8 +102,11 @@ impl Fallback {
             route: Route::WebSocket,
             edges: 0,
             failures: 0,
+            answered: false,
             sessions: 0,
             probes: 0,
+            swallowed: 0,
+            lost: false,
             cause: None,
         }
     }
@@ -109,21 +125,19 @@ impl Fallback {
 
     /// A dial of the WebSocket failed, not beside the polls.
     pub fn upgrade_failed(&mut self, failure: &DialFailure) {
+        self.answered = false;
         match (classify_dial(failure), failure) {
             (Failure::Edge, DialFailure::Edge { status, .. }) => {
+                self.answered = true;
                 self.edges = self.edges.saturating_add(1);
-                self.led_nowhere(&format!(
-                    "the WebSocket was answered with HTTP {status} by something between here and the hub"
-                ));
+                self.led_nowhere(&answered(*status));
             }
             (_, DialFailure::Edge { status, .. }) => {
-                self.edges = 0;
                 self.led_nowhere(&format!("the WebSocket was answered with HTTP {status}"));
             }
             // The hub spoke: the way is open.
             (_, DialFailure::Refused { .. }) => self.forget(),
             (_, DialFailure::Network { detail } | DialFailure::Proxy { detail, .. }) => {
-                self.edges = 0;
                 self.led_nowhere(&format!("the WebSocket did not open: {detail}"));
             }
         }
@@ -133,8 +147,9 @@ impl Fallback {
     pub fn upgrade_swallowed(&mut self) {
         if self.route == Route::LongPoll {
             // Moved over too early.
-            self.probes = self.probes.saturating_add(1);
+            self.swallowed = self.swallowed.saturating_add(1);
         }
+        self.answered = false;
         self.led_nowhere("the WebSocket opened, but carried nothing");
     }
 
@@ -152,6 +167,7 @@ impl Fallback {
         self.sessions = self.sessions.saturating_add(1);
         if self.sessions >= self.config.sessions {
             self.forget();
+            self.lost = true;
         }
     }
 
@@ -159,7 +175,7 @@ impl Fallback {
     pub fn welcomed(&mut self, route: Route) {
         match route {
             Route::WebSocket => self.forget(),
-            Route::LongPoll => self.sessions = 0,
+            Route::LongPoll => (self.sessions, self.lost) = (0, false),
         }
     }
 
@@ -167,9 +183,7 @@ impl Fallback {
     pub fn probe_failed(&mut self, failure: &DialFailure) {
         self.probes = self.probes.saturating_add(1);
         if let DialFailure::Edge { status, .. } = failure {
-            self.cause = Some(format!(
-                "the WebSocket was answered with HTTP {status} by something between here and the hub"
-            ));
+            self.cause = Some(answered(*status));
         }
     }
 
@@ -177,19 +191,27 @@ impl Fallback {
     #[must_use]
     pub fn probe_after(&self) -> Retry {
         let c = self.config;
-        let times = 1_u64 << self.probes.min(c.doublings).min(32);
+        let refused = self.probes.min(c.doublings);
+        let swallowed = self.swallowed.saturating_mul(2).min(c.swallowed_doublings);
+        let times = 1_u64 << refused.max(swallowed).min(32);
         Retry::Named {
             after_ms: c.again_ms.saturating_mul(times),
             spread_ms: c.again_ms / 2,
         }
     }
 
-    /// The wait before the next dial: another way need not wait for what the last one did wrong, unless the peer named a
-    /// time.
+    /// The machine woke, perhaps in another network: what was refused there may be open here.
+    pub fn woke(&mut self) {
+        self.probes = 0;
+    }
+
+    /// The wait before the next dial. Another way need not wait for what the last one did wrong, nor the question whether
+    /// an edge means its answer; but a peer that named a time is heard, and whoever found no way at all waits.
     #[must_use]
     pub fn wait(&self, dialled: Route, retry: Retry) -> Retry {
+        let other = dialled != self.route || (dialled == Route::WebSocket && self.answered);
         match retry {
-            Retry::Exponential { .. } if dialled != self.route => Retry::Soon { within_ms: 1_000 },
+            Retry::Exponential { .. } if other && !self.lost => Retry::Soon { within_ms: 1_000 },
             retry => retry,
         }
     }
@@ -198,6 +220,10 @@ impl Fallback {
     pub fn forget(&mut self) {
         *self = Self::new(self.config);
     }
+}
+
+fn answered(status: u16) -> String {
+    format!("the WebSocket was answered with HTTP {status} by something between here and the hub")
 }
 
 #[cfg(test)]
@@ -253,9 +279,13 @@ mod tests {
             let five = vec![failure.clone(); 5];
             assert_eq!(after(&five).route(), Route::LongPoll, "{failure:?}");
         }
-        let mixed = [edge(403), network(), edge(403), network(), edge(403)];
-        assert_eq!(after(&mixed[..4]).route(), Route::WebSocket);
-        assert_eq!(after(&mixed).route(), Route::LongPoll);
+        let mixed = [edge(403), network(), edge(502), edge(403)];
+        assert_eq!(after(&mixed[..3]).route(), Route::WebSocket);
+        assert_eq!(
+            after(&mixed).route(),
+            Route::LongPoll,
+            "silence unsays no answer"
+        );
         let mut swallowed = Fallback::new(FallbackConfig::default());
         (0..5).for_each(|_| swallowed.upgrade_swallowed());
         assert_eq!(swallowed.route(), Route::LongPoll);
@@ -288,26 +318,77 @@ mod tests {
     #[test]
     fn the_socket_is_tried_again_in_doubling_waits_that_have_an_end() {
         let mut f = after(&[edge(403), edge(403)]);
+        let wait_s = |f: &Fallback| match f.probe_after() {
+            Retry::Named {
+                after_ms,
+                spread_ms: 5_000,
+            } => after_ms / 1_000,
+            other => panic!("{other:?}"),
+        };
         let mut waits = Vec::new();
-        for _ in 0..7 {
-            match f.probe_after() {
-                Retry::Named {
-                    after_ms,
-                    spread_ms: 5_000,
-                } => waits.push(after_ms / 1_000),
-                other => panic!("{other:?}"),
-            }
+        for _ in 0..5 {
+            waits.push(wait_s(&f));
             f.probe_failed(&edge(403));
         }
-        assert_eq!(waits, [10, 20, 40, 80, 160, 160, 160]);
+        assert_eq!(waits, [10, 20, 40, 40, 40]);
+        f.woke();
+        assert_eq!(wait_s(&f), 10, "another network, perhaps");
+        // Each of these was a gap.
+        waits.clear();
+        for _ in 0..5 {
+            f.upgrade_swallowed();
+            waits.push(wait_s(&f));
+        }
+        assert_eq!(waits, [40, 160, 640, 2_560, 2_560]);
         f.probe_failed(&edge(426));
         assert!(f.cause().unwrap().contains("426"));
         let mut extreme = Fallback::new(FallbackConfig {
             again_ms: u64::MAX,
             ..FallbackConfig::default()
         });
-        extreme.probes = u32::MAX;
+        (extreme.probes, extreme.swallowed) = (u32::MAX, u32::MAX);
         assert!(matches!(extreme.probe_after(), Retry::Named { .. }));
+    }
+
+    #[test]
+    fn an_edge_is_asked_a_second_time_at_once_however_often_that_was_before() {
+        let long = |step| Retry::Exponential {
+            initial_ms: 2_000,
+            max_ms: 120_000,
+            step,
+        };
+        let soon = Retry::Soon { within_ms: 1_000 };
+        let mut f = Fallback::new(FallbackConfig::default());
+        for step in 0..8 {
+            f.upgrade_failed(&edge(403));
+            assert_eq!(f.wait(Route::WebSocket, long(2 * step)), soon);
+            f.upgrade_failed(&edge(403));
+            assert_eq!(f.wait(Route::WebSocket, long(2 * step + 1)), soon);
+            f.welcomed(Route::LongPoll);
+            f.welcomed(Route::WebSocket);
+        }
+        f.upgrade_failed(&network());
+        assert_eq!(f.wait(Route::WebSocket, long(0)), long(0), "no answer");
+    }
+
+    #[test]
+    fn where_neither_way_works_the_waits_grow_until_one_does() {
+        let long = Retry::Exponential {
+            initial_ms: 2_000,
+            max_ms: 120_000,
+            step: 5,
+        };
+        let mut f = after(&[edge(403), edge(403)]);
+        f.session_failed();
+        f.session_failed();
+        for _ in 0..2 {
+            assert_eq!(f.wait(Route::LongPoll, long), long);
+            f.upgrade_failed(&edge(403));
+            assert_eq!(f.wait(Route::WebSocket, long), long);
+        }
+        assert_eq!(f.route(), Route::LongPoll);
+        f.welcomed(Route::LongPoll);
+        assert_ne!(f.wait(Route::WebSocket, long), long);
     }
 
     #[test]
