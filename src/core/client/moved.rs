@@ -26,6 +26,9 @@ impl LinkClient {
         self.phase = Phase::Opening {
             deadline: now.plus(self.config.handshake_timeout_ms),
         };
+        // What was meant for the old one must not come before `hello`; `welcome` says what has to be said again.
+        self.out
+            .retain(|o| !matches!(o, Output::Send(_) | Output::Ping(_)));
         let detail = "going over to another transport".to_owned();
         self.tell(Some(Cause::Lost { detail }), now);
         self.out.push_back(Output::SendHello);

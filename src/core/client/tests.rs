@@ -7,6 +7,7 @@ use crate::wire::{HubFrame, Resume, Welcome, encode};
 
 mod delivery;
 mod failures;
+mod moved;
 mod table;
 
 const EPOCH: Epoch = InstanceId::from_u128(0xe);
