@@ -6,8 +6,12 @@
 //! store that is not new, none) takes no JWT that may have been used before: none that was signed before its start and
 //! the leeway between honest clocks. Who comes in these seconds is told when to come again, who comes with an old JWT is
 //! told the time, signs a fresh one and is in.
+//!
+//! How many there may be is counted for each device alone, because a device on polls signs one for every call: one that
+//! signs without end is refused by itself and locks out nobody else. All together are bounded by the devices that the
+//! owner enrolled.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -17,16 +21,16 @@ use uuid::Uuid;
 
 use super::problem::{ApiError, ApiResult};
 use crate::auth::{AuthError, Connect, token::LEEWAY_S};
-use crate::domain::{Code, WallMs};
+use crate::domain::{Code, DeviceId, WallMs};
 
-/// Ids that are remembered; more within their minute than this is refused.
-const MAX: usize = 250_000;
+/// Ids of one device within their minute; nearly twice what the limit of its calls lets through.
+const PER_DEVICE: usize = 4_096;
+/// How often devices that are gone are forgotten, ms.
+const SWEEP_MS: i64 = 60_000;
 /// Bytes of one entry: the end of its time, Unix ms, and the id.
 const ENTRY: usize = 24;
 /// Entries over which a file that holds mostly old ones is written anew.
 const SLACK: usize = 8_192;
-/// Bytes of the file that are read.
-const MAX_BYTES: u64 = (2 * MAX * ENTRY) as u64;
 
 /// See the module.
 #[derive(Debug)]
@@ -39,6 +43,9 @@ pub(crate) struct UsedTokens {
 #[derive(Debug)]
 struct State {
     seen: BTreeSet<(WallMs, Uuid)>,
+    /// When the ids of each device end; those from before a restart are not counted.
+    ends: BTreeMap<DeviceId, VecDeque<WallMs>>,
+    swept: WallMs,
     path: PathBuf,
     head: String,
     file: File,
@@ -68,10 +75,7 @@ impl Known {
         Some(Self {
             boot: boot.to_owned(),
             floor_s: floor.parse().ok(),
-            seen: entries
-                .filter(|(until, _)| *until >= now)
-                .take(MAX)
-                .collect(),
+            seen: entries.filter(|(until, _)| *until >= now).collect(),
         })
     }
 
@@ -100,9 +104,9 @@ impl UsedTokens {
 
     fn open_in(path: &Path, boot: &str, new: bool, now: WallMs) -> io::Result<Self> {
         let known = match File::open(path) {
-            Ok(file) => {
+            Ok(mut file) => {
                 let mut bytes = Vec::new();
-                file.take(MAX_BYTES).read_to_end(&mut bytes)?;
+                file.read_to_end(&mut bytes)?;
                 Known::parse(&bytes, now)
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => None,
@@ -117,6 +121,8 @@ impl UsedTokens {
         let (file, entries) = (write(path, &head, &seen)?, seen.len());
         let state = State {
             seen,
+            ends: BTreeMap::new(),
+            swept: now,
             path: path.to_owned(),
             head,
             file,
@@ -152,18 +158,21 @@ impl UsedTokens {
         while state.seen.first().is_some_and(|(until, _)| *until < now) {
             state.seen.pop_first();
         }
-        if state.seen.len() >= MAX {
-            return Err(
-                ApiError::new(Code::RateLimited, "too many connects within a minute")
-                    .retry_after(60),
-            );
-        }
-        if !state.seen.insert((connect.expires_at, connect.jti)) {
+        let id = (connect.expires_at, connect.jti);
+        if state.seen.contains(&id) {
             return Err(
                 ApiError::new(Code::TokenUsed, "this connect JWT was used before")
                     .hint("sign a fresh one for every call"),
             );
         }
+        if !state.counted(connect, now) {
+            return Err(ApiError::new(
+                Code::RateLimited,
+                "this device used too many connect JWTs within a minute",
+            )
+            .retry_after(30));
+        }
+        state.seen.insert(id);
         if let Err(error) = state.note(connect) {
             tracing::warn!(%error, "used connect JWTs are remembered in memory alone");
         }
@@ -172,6 +181,27 @@ impl UsedTokens {
 }
 
 impl State {
+    /// Counts one more of the device's, unless there are too many.
+    fn counted(&mut self, connect: &Connect, now: WallMs) -> bool {
+        if now.0.saturating_sub(self.swept.0).saturating_abs() >= SWEEP_MS {
+            self.swept = now;
+            self.ends
+                .retain(|_, ends| ends.back().is_some_and(|end| *end >= now));
+        }
+        let ends = match self.ends.get_mut(&connect.device) {
+            Some(ends) => ends,
+            None => self.ends.entry(connect.device.clone()).or_default(),
+        };
+        while ends.front().is_some_and(|end| *end < now) {
+            ends.pop_front();
+        }
+        if ends.len() >= PER_DEVICE {
+            return false;
+        }
+        ends.push_back(connect.expires_at);
+        true
+    }
+
     fn note(&mut self, connect: &Connect) -> io::Result<()> {
         if self.entries > SLACK && self.entries > 4 * self.seen.len() {
             self.file = write(&self.path, &self.head, &self.seen)?;
@@ -216,14 +246,13 @@ fn boot_id() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::DeviceId;
 
     const NOW: WallMs = WallMs(1_000_000_000);
 
     fn jwt(n: u128, signed_s: i64) -> Connect {
         let issued_at = NOW.plus(signed_s * 1_000);
         Connect {
-            device: DeviceId::new("d").unwrap(),
+            device: DeviceId::new(format!("d{}", n % 4)).unwrap(),
             jti: Uuid::from_u128(n),
             issued_at,
             expires_at: issued_at.plus(65_000),
@@ -299,5 +328,22 @@ mod tests {
         assert_eq!(size, ("boot -\n".len() + ENTRY) as u64);
         let used = UsedTokens::open_in(&path, "boot", false, NOW.plus(70_000)).unwrap();
         assert_eq!(code(&used, &jwt(1 << 64, 70), 70), Some(Code::TokenUsed));
+    }
+
+    #[test]
+    fn a_device_that_signs_without_end_locks_out_itself_alone_and_for_a_minute() {
+        let dir = tempfile::tempdir().unwrap();
+        let used = UsedTokens::open_in(&dir.path().join("used"), "boot", true, NOW).unwrap();
+        let signed_by = |device: u128, n: usize, at_s| jwt(device + 4 * n as u128, at_s);
+        for n in 0..PER_DEVICE {
+            assert_eq!(code(&used, &signed_by(1, n, 0), 0), None);
+        }
+        let more = signed_by(1, PER_DEVICE, 0);
+        assert_eq!(code(&used, &more, 0), Some(Code::RateLimited));
+        assert_eq!(code(&used, &signed_by(1, 0, 0), 0), Some(Code::TokenUsed));
+        assert_eq!(code(&used, &signed_by(2, 0, 0), 0), None);
+        assert_eq!(code(&used, &signed_by(1, PER_DEVICE, 66), 66), None);
+        let state = used.state.lock().unwrap();
+        assert_eq!(state.ends.len(), 1, "who is gone is forgotten");
     }
 }
