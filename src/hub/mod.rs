@@ -53,6 +53,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 pub use admin::{AdminCall, AdminError};
 pub use backup::restore;
@@ -200,6 +201,8 @@ pub struct HubHandle {
     hub: Arc<Hub>,
     tls: bool,
     admission: Arc<Admission>,
+    /// Cancelled when the hub listens no longer.
+    stop: CancellationToken,
     tasks: Vec<JoinHandle<()>>,
     admin_socket: PathBuf,
     _home: Home,
@@ -230,12 +233,13 @@ pub async fn start(config: HubConfig) -> Result<HubHandle, HubError> {
         source,
     })?;
 
+    let stop = CancellationToken::new();
     let server = Server::new(
         router::router(Arc::clone(&hub)),
         tls,
         config.connections,
         config.pacing,
-        hub.draining.clone(),
+        stop.clone(),
     );
     let admission = server.admission();
     let tasks = vec![
@@ -252,6 +256,7 @@ pub async fn start(config: HubConfig) -> Result<HubHandle, HubError> {
         hub,
         tls: config.tls.is_some(),
         admission,
+        stop,
         tasks,
         admin_socket,
         _home: home,
@@ -321,12 +326,16 @@ impl HubHandle {
     }
 
     /// Stops: devices are told when to come back, requests finish, what is queued is stored. Bounded in time.
+    ///
+    /// It listens until every device was told, because one on polls has no connection to be told on between two calls.
     pub async fn shutdown(mut self) {
         self.hub.draining.cancel();
         self.hub.sockets.close();
         if timeout(DRAIN, self.hub.sockets.wait()).await.is_err() {
             tracing::warn!("some connections did not end in time");
         }
+        self.hub.polls.told().await;
+        self.stop.cancel();
         for task in &mut self.tasks {
             if timeout(DRAIN, &mut *task).await.is_err() {
                 task.abort();
@@ -341,6 +350,7 @@ impl HubHandle {
 impl Drop for HubHandle {
     fn drop(&mut self) {
         self.hub.draining.cancel();
+        self.stop.cancel();
         for task in &self.tasks {
             task.abort();
         }

@@ -15,15 +15,17 @@
 //! proxy can be used twice, a revoked device is refused by the same check as everywhere, and there is no second
 //! kind of secret to expire, renew and keep out of logs. Each call renews the session's credential and is its sign of
 //! life: a session whose device makes none for the heartbeat's dead time ends and leaves its place.
+//!
+//! A stop of the hub meets many devices between two calls. What it has to say to them is kept in [`Polls`], and the hub
+//! goes on listening until they have asked, for a moment at most.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-use super::limits::{Limiter, Rate};
 use super::link::{Came, Carrier, Gone, Shell};
 use super::problem::{ApiError, ApiResult};
 use super::records::DeviceRecord;
@@ -36,6 +38,10 @@ use crate::wire::{
     encode, encode_polled,
 };
 
+mod registry;
+
+pub(crate) use registry::Polls;
+
 /// Calls that may wait for the session's task.
 const CALLS: usize = 16;
 /// Bytes of envelopes in one answer; one larger envelope goes alone.
@@ -44,54 +50,6 @@ const ANSWER: usize = limits::MAX_FRAME_BYTES;
 const REJECTED: usize = 256;
 /// Time for the stores of a call.
 const STORED: Duration = Duration::from_secs(30);
-/// Calls of one device: two at a time, ten times a second, and room for a burst.
-const RATE: Rate = Rate {
-    per_s: 30,
-    burst: 300,
-};
-
-/// The sessions that are open, one per device at most.
-#[derive(Debug)]
-pub(crate) struct Polls {
-    open: Mutex<BTreeMap<DeviceId, Arc<PollSession>>>,
-    pub(crate) limiter: Limiter,
-}
-
-impl Default for Polls {
-    fn default() -> Self {
-        Self {
-            open: Mutex::default(),
-            limiter: Limiter::new(RATE),
-        }
-    }
-}
-
-impl Polls {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<DeviceId, Arc<PollSession>>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn enter(&self, device: &DeviceId, session: Arc<PollSession>) {
-        let mut open = self.lock();
-        if open
-            .get(device)
-            .is_none_or(|s| s.generation < session.generation)
-        {
-            open.insert(device.clone(), session);
-        }
-    }
-
-    fn leave(&self, device: &DeviceId, board: &Arc<Board>) {
-        let mut open = self.lock();
-        if open
-            .get(device)
-            .is_some_and(|s| Arc::ptr_eq(&s.board, board))
-        {
-            open.remove(device);
-        }
-    }
-}
-
 /// A session as its calls see it.
 #[derive(Debug)]
 pub(crate) struct PollSession {
@@ -122,6 +80,8 @@ struct State {
     ended: Option<ApiError>,
     /// The newest poll; an older one does not wait any longer.
     turn: u64,
+    /// Polls that wait.
+    waiting: usize,
 }
 
 /// One call on its way to the machine.
@@ -252,9 +212,11 @@ impl Hub {
         device: &DeviceRecord,
         generation: u64,
     ) -> ApiResult<Arc<PollSession>> {
-        let open = self.polls.lock().get(&device.id).cloned();
-        if let Some(session) = open.filter(|s| s.generation == generation) {
+        if let Some(session) = self.polls.session(&device.id, generation) {
             return Ok(session);
+        }
+        if let Some(why) = self.polls.ask(&device.id) {
+            return Err(why);
         }
         if self.draining.is_cancelled() {
             return Err(ApiError::new(Code::GoingAway, "the hub is stopping").retry_after(2));
@@ -296,8 +258,10 @@ impl PollSession {
         let mut turn = 0;
         self.board.change(|s| {
             s.turn += 1;
+            s.waiting += 1;
             turn = s.turn;
         });
+        let _waits = Waiting(&self.board);
         let until = tokio::time::Instant::now() + wait;
         let mut now = wait.is_zero();
         loop {
@@ -375,6 +339,15 @@ impl PollSession {
     }
 }
 
+/// A poll that waits, until it is answered or whoever made it is gone.
+struct Waiting<'a>(&'a Board);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.lock().waiting -= 1;
+    }
+}
+
 /// The carrier: calls in, the board out.
 struct Calls {
     hub: Arc<Hub>,
@@ -408,10 +381,20 @@ impl Calls {
 
     /// Leaves before it tells, so that whoever was told finds no session.
     fn end(&mut self, why: ApiError) {
-        self.hub.polls.leave(&self.device, &self.board);
         if let Some(welcome) = self.welcome.take() {
             welcome.send(Err(why.clone())).ok();
         }
+        let unheard = {
+            let state = self.board.lock();
+            why.0.known_code() == Some(Code::GoingAway)
+                && state.ended.is_none()
+                && state.waiting == 0
+                && self.waiting.is_empty()
+        };
+        if unheard {
+            self.hub.polls.keep(&self.device, why.clone());
+        }
+        self.hub.polls.leave(&self.device, &self.board);
         self.board.change(|s| {
             s.rows.clear();
             s.ended.get_or_insert(why);
@@ -430,8 +413,10 @@ impl Carrier for Calls {
                 self.board.change(|s| {
                     (s.delivered, s.acked, s.report_n) = (start, start, w.report_n);
                 });
-                if let Some(welcome) = self.welcome.take() {
-                    welcome.send(Ok(w)).ok();
+                // Whoever gave up waiting opens another one; this one must not be in its way.
+                let told = self.welcome.take().map(|welcome| welcome.send(Ok(w)));
+                if !matches!(told, Some(Ok(()))) {
+                    return Err(Gone);
                 }
             }
             HubFrame::Synced { seq } => self.board.change(|s| s.synced = Some(seq)),
