@@ -133,6 +133,7 @@ impl Simulated {
                     Event::Text(text) => Input::Text(text),
                     Event::Heard => Input::Heard,
                     Event::Pong(number) => Input::Pong(number),
+                    Event::Trouble(_) => continue,
                     Event::Closed { code, detail } => {
                         self.transport = None;
                         Input::TransportClosed { code, detail }

@@ -51,6 +51,8 @@ pub enum Event {
     Heard,
     /// The pong of the ping with this number.
     Pong(u64),
+    /// Something is wrong with the way there though it carries, or not any more.
+    Trouble(Option<String>),
     /// The end; nothing follows.
     Closed {
         /// The peer's close code, if one came.

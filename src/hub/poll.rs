@@ -384,12 +384,12 @@ impl Calls {
         if let Some(welcome) = self.welcome.take() {
             welcome.send(Err(why.clone())).ok();
         }
+        // An ack that is being stored is answered with what was stored, and tells nothing of the end.
         let unheard = {
             let state = self.board.lock();
             why.0.known_code() == Some(Code::GoingAway)
                 && state.ended.is_none()
                 && state.waiting == 0
-                && self.waiting.is_empty()
         };
         if unheard {
             self.hub.polls.keep(&self.device, why.clone());

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::extract::{RawQuery, State};
@@ -99,7 +99,7 @@ async fn traffic_flows_once_and_in_order_while_the_link_moves_to_polls_and_back(
     let name = device.name.clone();
     let producer = tokio::spawn(produce(Arc::clone(&hub), name, 500, Arc::clone(&stop)));
     let mut generation = first["link"]["generation"].as_u64().unwrap();
-    for status in [403, 426] {
+    for status in [403, 426, 200] {
         edge.upgrades(Upgrades::Answered(status));
         edge.cut();
         let polls = on(&device, "long_poll").await;
@@ -120,7 +120,7 @@ async fn traffic_flows_once_and_in_order_while_the_link_moves_to_polls_and_back(
     stop.store(true, Ordering::SeqCst);
     let ids = timeout(PATIENCE, producer).await.unwrap().unwrap();
     assert!(ids.len() >= 500);
-    assert!(edge.answered() >= 6);
+    assert!(edge.answered() >= 8);
     settled(&device, ids.len()).await;
     assert!(device.terminate().await.success());
     assert_all_once(&hub, &device, &ids).await;
@@ -172,10 +172,21 @@ async fn a_hundred_envelopes_whose_acks_are_lost_are_queued_once_on_either_trans
     assert_all_once(&hub, &device, &ids).await;
 }
 
-/// A hub of calls only, as told: `Some` is answered to a poll that waits.
+/// What becomes of polls that wait once the backlog is done.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Fate {
+    /// Nothing ever.
+    Hang,
+    /// An edge ends them after a while.
+    CutOff(StatusCode),
+    /// An edge answers every second one.
+    Flaky(StatusCode),
+}
+
+/// A hub of calls only.
 struct Calls {
-    /// What becomes of polls that wait once the backlog is done: an edge's status after a while, or nothing ever.
-    status: Option<StatusCode>,
+    fate: Fate,
+    asked: AtomicUsize,
     waits: mpsc::UnboundedSender<u64>,
 }
 
@@ -190,27 +201,28 @@ async fn answer(
     let epoch = uuid::Uuid::from_u128(0xE);
     let nothing =
         json!({"epoch": epoch, "generation": 1, "envelopes": [], "synced": 0, "more": false});
-    match (wait, calls.status) {
+    match (wait, calls.fate) {
         (0 | 1, _) => Ok(Json(nothing)),
-        (_, Some(status)) => {
+        (_, Fate::Hang) => std::future::pending().await,
+        (_, Fate::CutOff(status)) => {
             sleep(Duration::from_millis(2_100)).await;
             Err(status)
         }
-        (_, None) => std::future::pending().await,
+        (_, Fate::Flaky(status)) => match calls.asked.fetch_add(1, Ordering::SeqCst) % 2 {
+            0 => Err(status),
+            _ => Ok(Json(nothing)),
+        },
     }
 }
 
 /// Serves [`Calls`]; the waits of its polls, and a folder with an enrolled device.
-async fn calls(
-    status: Option<StatusCode>,
-    heartbeat_s: u64,
-) -> (tempfile::TempDir, mpsc::UnboundedReceiver<u64>) {
+async fn calls(fate: Fate, heartbeat_s: u64) -> (tempfile::TempDir, mpsc::UnboundedReceiver<u64>) {
     let (waits, seen) = mpsc::unbounded_channel();
     let opened = json!({
         "epoch": uuid::Uuid::from_u128(0xE), "head": 0, "resume": "reset", "generation": 1, "now": 1,
         "heartbeat_s": heartbeat_s, "window": 16, "max_frame_bytes": 1 << 20, "auth_expires_in_s": 900, "report_n": 0,
     });
-    let silent = status.is_none();
+    let silent = fate == Fate::Hang;
     let acked = move || async move {
         if silent {
             std::future::pending::<()>().await;
@@ -222,7 +234,11 @@ async fn calls(
         .route("/poll/open", post(|| async move { Json(opened) }))
         .route("/poll", get(answer))
         .route("/poll/ack", post(acked))
-        .with_state(Arc::new(Calls { status, waits }));
+        .with_state(Arc::new(Calls {
+            fate,
+            asked: AtomicUsize::new(0),
+            waits,
+        }));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move { axum::serve(listener, app).await });
@@ -240,7 +256,7 @@ async fn calls(
 
 #[tokio::test]
 async fn a_poll_that_hangs_is_noticed_like_a_silent_hub() {
-    let (dir, _waits) = calls(None, 2).await;
+    let (dir, _waits) = calls(Fate::Hang, 2).await;
     let config = ClientConfig {
         heartbeat_margin_ms: 100,
         ..ClientConfig::default()
@@ -256,7 +272,7 @@ async fn a_poll_that_hangs_is_noticed_like_a_silent_hub() {
 
 #[tokio::test]
 async fn where_polls_may_not_wait_the_daemon_asks_at_intervals_and_stays_in_sync() {
-    let (dir, mut waits) = calls(Some(StatusCode::GATEWAY_TIMEOUT), 20).await;
+    let (dir, mut waits) = calls(Fate::CutOff(StatusCode::GATEWAY_TIMEOUT), 20).await;
     let device = Device::start(dir.path()).await;
     device
         .until(|s| s.is_synced() && s.transport == Some("long_poll"))
@@ -269,6 +285,79 @@ async fn where_polls_may_not_wait_the_daemon_asks_at_intervals_and_stays_in_sync
         seen.insert(wait);
     }
     assert_eq!(seen, [0, 1, 20].into(), "it looked, it waited, it asked");
-    assert!(device.link.status().borrow().is_synced());
+    let told = device.until(|s| s.cause.is_some()).await;
+    assert!(told.is_synced());
+    let cause = told.cause.unwrap();
+    assert!(cause.starts_with("calls that wait are cut off"), "{cause}");
     device.stop().await;
+}
+
+#[tokio::test]
+async fn calls_that_are_lost_again_and_again_are_told_while_the_link_holds() {
+    let (dir, _waits) = calls(Fate::Flaky(StatusCode::BAD_GATEWAY), 20).await;
+    let device = Device::start(dir.path()).await;
+    let told = device.until(|s| s.is_synced() && s.cause.is_some()).await;
+    assert_eq!(told.transport, Some("long_poll"));
+    let cause = told.cause.unwrap();
+    assert!(
+        cause.contains("calls were lost of late") && cause.contains("502"),
+        "{cause}"
+    );
+    device.stop().await;
+}
+
+/// What the daemon wrote.
+fn daemon_log(device: &DeviceSite) -> String {
+    let files = std::fs::read_dir(device.machine.logs()).unwrap();
+    let files = files.map(|f| f.unwrap().path());
+    let of_daemon = |f: &std::path::PathBuf| f.to_string_lossy().ends_with("daemon.err");
+    let texts = files
+        .filter(of_daemon)
+        .map(|f| std::fs::read_to_string(f).unwrap());
+    texts.collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_polls_a_restart_of_the_hub_is_a_planned_one_and_a_revocation_is_final() {
+    let mut hub = HubSite::start().await;
+    let (edge, mut device) = behind_an_edge(&mut hub).await;
+    edge.upgrades(Upgrades::Answered(403));
+    device.run().await;
+    let mut before = on(&device, "long_poll").await;
+    // Whether the device waits for an answer or is between two calls.
+    let mut ids = Vec::new();
+    for restarts in 1..=3 {
+        ids.push(hub.message("x", &device.name).await);
+        if restarts > 1 {
+            settled(&device, restarts).await;
+        }
+        assert!(hub.terminate().await.success());
+        device
+            .until("it heard", |s| s["link"]["state"] != "SYNCED")
+            .await;
+        hub.serve().await;
+        let newer = |s: &Value| {
+            is_on(s, "long_poll")
+                && s["link"]["generation"].as_u64() > before["link"]["generation"].as_u64()
+        };
+        before = device.until("back", newer).await;
+        let planned = daemon_log(&device)
+            .matches("closed with 1012: retry_after_ms=")
+            .count();
+        assert_eq!(planned, restarts, "each is told once");
+    }
+    // A hub that was killed forgot the session: it is opened anew.
+    hub.kill().await;
+    hub.serve().await;
+    on(&device, "long_poll").await;
+    settled(&device, ids.len()).await;
+    assert_all_once(&hub, &device, &ids).await;
+    let path = format!("/devices/{}", device.name);
+    let revoke = hub.request(reqwest::Method::DELETE, &path);
+    assert_eq!(revoke.send().await.unwrap().status(), 204);
+    let revoked = device
+        .until("revoked", |s| s["link"]["code"].is_string())
+        .await;
+    assert_eq!(revoked["link"]["code"], "device_revoked");
+    assert_eq!(revoked["link"]["state"], "DISCONNECTED");
 }

@@ -11,8 +11,8 @@
 //! made again, because every one may be: `after`, `seq` and `n` say where the device stands. After three losses the
 //! transport is over, and so it is at every refusal, told as the close that it would be on a WebSocket.
 //!
-//! Some edges do not let an answer wait. When a poll that waited is lost, the session asks without waiting from then on,
-//! every `poll_interval`.
+//! Some edges do not let an answer wait. When two polls in a row were lost after they waited, the session asks without
+//! waiting from then on, every `poll_interval`. That, and calls that are lost again and again though others come through, is told in `status`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,19 +28,23 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::config::HubUrl;
-use crate::core::retry::{Retry, reason_with_window};
+use crate::core::retry::Retry;
 use crate::daemon::clock;
 use crate::daemon::credentials::Credentials;
 use crate::daemon::dial::Event;
 use crate::daemon::http::{HttpError, HubHttp};
 use crate::daemon::retry_timer;
-use crate::domain::{Code, Epoch, Problem, Report, Seq, limits};
+use crate::domain::{Code, Epoch, Report, Seq, limits};
 use crate::wire::{
     CloseCode, DeviceFrame, Hello, HubFrame, POLL_REPORTS, POLL_WAIT_S, PollAck, PollAcked, Resume,
     Welcome, encode, encode_deliver, encoded_len,
 };
 
 use super::transport::Out;
+
+mod fault;
+
+use fault::{Fault, tell};
 
 /// Time for a call that does not wait, and on top of one that does.
 const CALL: Duration = Duration::from_secs(10);
@@ -50,8 +54,13 @@ const LAST: Duration = Duration::from_secs(2);
 const PACE: Duration = Duration::from_millis(100);
 /// A poll that is lost after this was waiting, and something in between did not like it.
 const WAITED: Duration = Duration::from_secs(2);
+/// Such polls in a row after which none waits.
+const CUT_OFF: u32 = 2;
 /// Losses in a row that end the transport.
 const LOSSES: u32 = 3;
+/// Losses that are told together, and how long without one until all is well again.
+const TOLD: u32 = 2;
+const QUIET: Duration = Duration::from_secs(60);
 /// The wait after a loss, at most.
 const AGAIN: Retry = Retry::Soon { within_ms: 1_000 };
 /// Bytes of reports in one call; one larger report goes alone.
@@ -66,15 +75,6 @@ pub(super) struct Poll {
     pub(super) offset_ms: AtomicI64,
     /// The wait between polls that may not wait.
     pub(super) interval: Duration,
-}
-
-/// Why a call has no answer.
-#[derive(Debug)]
-enum Fault {
-    /// Nothing came, or something that is not the hub answered.
-    Lost(String),
-    /// The hub refused.
-    Refused(Box<Problem>),
 }
 
 /// The answer of a poll, the envelopes unread: the machine reads them.
@@ -175,47 +175,6 @@ async fn closed(out: &mut mpsc::Receiver<Out>) {
     while !matches!(out.recv().await, Some(Out::Close(..)) | None) {}
 }
 
-/// Tells the end as a WebSocket would: the hub's `error`, then a close.
-async fn tell(events: &mpsc::Sender<Event>, fault: Fault) {
-    let (said, code, detail) = match fault {
-        Fault::Lost(detail) => (None, None, detail),
-        Fault::Refused(problem) => {
-            let (code, detail) = as_close(&problem);
-            (Some(problem), code, detail)
-        }
-    };
-    if let Some(p) = said {
-        let frame = HubFrame::Error {
-            code: p.code,
-            message: p.title,
-            retry_after_s: p.retry_after_s,
-        };
-        // Whoever dropped the transport needs no end.
-        events.send(Event::Text(encode(&frame))).await.ok();
-    }
-    let code = code.map(CloseCode::as_u16);
-    events.send(Event::Closed { code, detail }).await.ok();
-}
-
-/// The close that a refusal amounts to, as `proto/README.md` lists them.
-fn as_close(problem: &Problem) -> (Option<CloseCode>, String) {
-    let window = || {
-        let ms = problem.retry_after_s.map(|s| s.saturating_mul(1_000));
-        ms.map(reason_with_window).unwrap_or_default()
-    };
-    let close = match problem.known_code() {
-        Some(Code::GoingAway) => return (Some(CloseCode::Restart), window()),
-        Some(Code::RateLimited) => return (Some(CloseCode::SlowDown), window()),
-        Some(Code::DeviceRevoked) => CloseCode::Forbidden,
-        Some(Code::Superseded | Code::KeyHeldElsewhere) => CloseCode::Superseded,
-        Some(Code::TooLarge) => CloseCode::TooLarge,
-        Some(code) if code.http_status() == 401 => CloseCode::Unauthenticated,
-        Some(code) if matches!(code.http_status(), 400 | 409 | 415) => CloseCode::Protocol,
-        _ => return (None, format!("{} ({})", problem.title, problem.code)),
-    };
-    (Some(close), problem.code.clone())
-}
-
 type Call<T> = Option<BoxFuture<'static, Result<T, Fault>>>;
 
 /// An open session.
@@ -237,6 +196,8 @@ struct Session {
     due: bool,
     /// Whether polls may wait.
     holds: bool,
+    /// Polls in a row that were lost after they waited.
+    cut_off: u32,
     polling: Call<Answer>,
     polled_at: Instant,
     next_poll: Instant,
@@ -245,6 +206,11 @@ struct Session {
     brought: Option<Brought>,
     next_ack: Instant,
     ack_losses: u32,
+    /// Losses of either kind until there was none for a while, and the last one.
+    losses: u32,
+    lost_at: Instant,
+    /// Why polls do not wait.
+    no_waits: Option<String>,
     welcome: Option<Welcome>,
 }
 
@@ -273,6 +239,7 @@ impl Session {
             pings: Vec::new(),
             due: false,
             holds: true,
+            cut_off: 0,
             polling: None,
             polled_at: now,
             next_poll: now,
@@ -281,6 +248,9 @@ impl Session {
             brought: None,
             next_ack: now,
             ack_losses: 0,
+            losses: 0,
+            lost_at: now,
+            no_waits: None,
             welcome: Some(welcome),
         }
     }
@@ -431,12 +401,41 @@ impl Session {
         }
     }
 
+    /// Takes note of a lost call.
+    async fn lost(&mut self, now: Instant, detail: &str) -> Result<(), Over> {
+        if now - self.lost_at >= QUIET {
+            self.losses = 0;
+        }
+        self.losses = self.losses.saturating_add(1);
+        self.lost_at = now;
+        if self.losses < TOLD {
+            return Ok(());
+        }
+        let n = self.losses;
+        let text = format!("{n} calls were lost of late, the last one: {detail}");
+        self.say(Event::Trouble(Some(text))).await
+    }
+
+    /// Takes note of an answer.
+    async fn answered(&mut self, now: Instant) -> Result<(), Over> {
+        if self.losses == 0 || now - self.lost_at < QUIET {
+            return Ok(());
+        }
+        self.losses = 0;
+        self.say(Event::Trouble(self.no_waits.clone())).await
+    }
+
     async fn polled(&mut self, answer: Result<Answer, Fault>) -> Result<(), Over> {
         self.polling = None;
         let now = Instant::now();
+        let waited = now - self.polled_at >= WAITED;
         match answer {
             Ok(answer) => {
                 self.poll_losses = 0;
+                if waited {
+                    self.cut_off = 0;
+                }
+                self.answered(now).await?;
                 let idle = answer.envelopes.is_empty() && !answer.more;
                 if idle {
                     self.say(Event::Heard).await?;
@@ -458,22 +457,27 @@ impl Session {
                 Ok(())
             }
             Err(Fault::Lost(detail)) => {
-                let waited = self.holds && self.synced && now - self.polled_at >= WAITED;
-                if waited {
+                self.cut_off += u32::from(self.holds && self.synced && waited);
+                if self.holds && self.cut_off >= CUT_OFF {
                     tracing::warn!(
                         %detail,
                         interval = ?self.poll.interval,
                         "a poll that waited was lost; asking at intervals instead"
                     );
                     self.holds = false;
-                    return Ok(());
+                    let every = self.poll.interval.as_secs();
+                    let text = format!(
+                        "calls that wait are cut off ({detail}): the hub is asked every {every} s"
+                    );
+                    self.no_waits = Some(text.clone());
+                    return self.say(Event::Trouble(Some(text))).await;
                 }
                 self.poll_losses += 1;
                 if self.poll_losses >= LOSSES {
                     return self.over(Fault::Lost(detail)).await;
                 }
                 self.next_poll = now + retry_timer::delay(AGAIN);
-                Ok(())
+                self.lost(now, &detail).await
             }
             Err(fault) => self.over(fault).await,
         }
@@ -484,6 +488,7 @@ impl Session {
         match answer {
             Ok(acked) => {
                 self.ack_losses = 0;
+                self.answered(Instant::now()).await?;
                 let brought = self.brought.take();
                 self.say(Event::Heard).await?;
                 if let Some(brought) = brought {
@@ -505,8 +510,9 @@ impl Session {
                 if self.ack_losses >= LOSSES {
                     return self.over(Fault::Lost(detail)).await;
                 }
-                self.next_ack = Instant::now() + retry_timer::delay(AGAIN);
-                Ok(())
+                let now = Instant::now();
+                self.next_ack = now + retry_timer::delay(AGAIN);
+                self.lost(now, &detail).await
             }
             Err(fault) => self.over(fault).await,
         }
@@ -551,47 +557,5 @@ async fn at(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time).await,
         None => std::future::pending().await,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_refusal_is_told_as_the_close_that_it_would_be() {
-        let told = |code: Code, after: Option<u64>| {
-            let mut problem = Problem::new(code, "no");
-            problem.retry_after_s = after;
-            let (close, detail) = as_close(&problem);
-            (close.map(CloseCode::as_u16), detail)
-        };
-        let window = "retry_after_ms=3000".to_owned();
-        assert_eq!(told(Code::GoingAway, Some(3)), (Some(1012), window.clone()));
-        assert_eq!(told(Code::GoingAway, None), (Some(1012), String::new()));
-        assert_eq!(told(Code::RateLimited, Some(3)), (Some(4429), window));
-        for (code, close) in [
-            (Code::DeviceRevoked, 4403),
-            (Code::Superseded, 4409),
-            (Code::KeyHeldElsewhere, 4409),
-            (Code::TokenExpired, 4401),
-            (Code::TokenInvalid, 4401),
-            (Code::TooLarge, 4413),
-            (Code::ProtocolError, 4400),
-            (Code::InvalidField, 4400),
-            (Code::Conflict, 4400),
-        ] {
-            assert_eq!(told(code, None), (Some(close), code.as_str().to_owned()));
-        }
-        for code in [
-            Code::PollClosed,
-            Code::HeartbeatLost,
-            Code::StoreUnavailable,
-            Code::DiskFull,
-            // A hub that knows no fallback.
-            Code::NotFound,
-        ] {
-            assert_eq!(told(code, Some(1)).0, None, "{code}");
-        }
     }
 }

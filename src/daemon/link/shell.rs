@@ -57,6 +57,8 @@ pub(super) struct Shell {
     /// The WebSocket dialled beside the polls, and when that is due.
     probing: Option<Dialing>,
     probe_at: Option<Instant>,
+    /// What is wrong with the transport although it is up.
+    trouble: Option<String>,
     queue: Lane,
     outbox: Lane,
     tasks: JoinSet<()>,
@@ -96,6 +98,7 @@ impl Shell {
             welcomed: false,
             probing: None,
             probe_at: None,
+            trouble: None,
             parts,
             clock: Clock::new(),
             woke_at: Ts::default(),
@@ -132,6 +135,9 @@ impl Shell {
                 tracing::info!("the machine slept; looking whether the hub is still there");
                 self.woke_at = now;
                 self.machine.handle(Input::Woke, now);
+                self.fallback.woke();
+                // On polls, in reach of a probe that was put off by another network.
+                self.probe_at = self.probe_at.map(|at| at.min(Instant::now() + TICK));
             }
             let mut begun = None;
             match wake {
@@ -238,6 +244,7 @@ impl Shell {
     fn install(&mut self, opened: Opened) {
         // Writers of older transports have ended or end by their own deadlines.
         while self.tasks.try_join_next().is_some() {}
+        self.trouble = None;
         self.transport = Some(match opened {
             Opened::Socket(reader, writer) => Transport::new(reader, writer, &mut self.tasks),
             Opened::Poll(poll) => Transport::polling(*poll, &mut self.tasks),
@@ -328,6 +335,10 @@ impl Shell {
             Event::Text(text) => Input::Text(text),
             Event::Heard => Input::Heard,
             Event::Pong(number) => Input::Pong(number),
+            Event::Trouble(what) => {
+                self.trouble = what;
+                return;
+            }
             Event::Closed { code, detail } => {
                 self.transport = None;
                 Input::TransportClosed { code, detail }
@@ -586,6 +597,9 @@ impl Shell {
         let same = self.shown.state == machine.state.as_str();
         let since = if same { self.shown.since } else { since };
         self.shown.take(&machine, since);
+        if self.transport.is_some() && self.shown.cause.is_none() {
+            self.shown.cause.clone_from(&self.trouble);
+        }
         let up = self.transport.is_some() || self.dialing.is_some();
         self.shown.transport = up.then(|| self.route.as_str());
         self.shown.fallback_cause = self.fallback.cause().map(str::to_owned);
