@@ -226,6 +226,10 @@ impl Hub {
             acked: AtomicU64::new(at.acked.0),
             reported: AtomicU64::new(report_n),
         };
+        // An ack that was lost is not made again: what hello says is one.
+        if known.is_some() && has > at.acked {
+            self.store_ack(&connection, has).await?;
+        }
         Ok((Arc::new(connection), admission, feed))
     }
 
