@@ -12,3 +12,4 @@ mod poll;
 mod readme;
 mod schemas;
 mod store;
+mod store_close;

@@ -292,7 +292,7 @@ async fn a_refusal_of_the_real_proxy_is_told_as_the_proxys_with_its_cause() {
     }
     let laptop = Laptop::new(&[("https_proxy", with_password)]);
     let ran = laptop.login(&bed).await;
-    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert_eq!(ran.code, Some(4), "{ran:?}");
     assert!(ran.err.contains(&name), "{ran:?}");
     no_secrets(&ran.err);
 }

@@ -107,8 +107,10 @@ impl Hub {
         let mut admitted = Err(Refused::Store(StoreError::Busy));
         for _ in 0..TRIES {
             admitted = self.admit_entered(device, hello, entered).await;
-            // An older connection that ends at the same time notes its last sign of life.
-            if !matches!(admitted, Err(Refused::Store(StoreError::Conflict { .. }))) {
+            // An older connection that ends at the same time notes its last sign of life. One that a newer connection took
+            // over does not try again: it would only hold that one up.
+            let conflict = matches!(admitted, Err(Refused::Store(StoreError::Conflict { .. })));
+            if !conflict || !self.presence.holds(id, entered.ticket) {
                 break;
             }
         }

@@ -14,8 +14,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use tokio::sync::{Semaphore, broadcast, oneshot};
+use tokio::time::timeout;
 
 use super::feeds::{Feed, Feeds};
 use super::log::Watchers;
@@ -37,6 +39,8 @@ use crate::domain::{
 /// Batches that may wait for the writer.
 const QUEUE: usize = 4096;
 const READERS: usize = 2;
+/// How long the reads under way may take at the store's end.
+const READS_END: Duration = Duration::from_secs(5);
 
 /// See the module.
 #[derive(Debug, Clone)]
@@ -50,7 +54,7 @@ struct Inner {
     /// The writer, and the checkpoints, which end after it.
     threads: Mutex<Vec<JoinHandle<()>>>,
     readers: Mutex<Vec<Connection>>,
-    permits: Semaphore,
+    permits: Arc<Semaphore>,
     feeds: Feeds,
     watchers: Watchers,
     path: PathBuf,
@@ -167,7 +171,7 @@ impl SqliteStore {
                 requests: Mutex::new(Some(tx)),
                 threads: Mutex::new(vec![writer, checkpoint]),
                 readers: Mutex::new(readers),
-                permits: Semaphore::new(READERS),
+                permits: Arc::new(Semaphore::new(READERS)),
                 feeds,
                 watchers,
                 path: path.to_owned(),
@@ -178,6 +182,18 @@ impl SqliteStore {
 
     /// Finishes the batches that wait, then closes the file.
     pub async fn close(&self) {
+        // The readers first: one that were the last to close would fold nothing in.
+        let all = u32::try_from(READERS).unwrap_or(u32::MAX);
+        let reads = timeout(READS_END, self.inner.permits.acquire_many(all)).await;
+        if reads.is_err() {
+            tracing::warn!("the store closes beside a read that does not end");
+        }
+        self.inner.permits.close();
+        self.inner
+            .readers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
         drop(
             self.inner
                 .requests
@@ -185,12 +201,6 @@ impl SqliteStore {
                 .unwrap_or_else(PoisonError::into_inner)
                 .take(),
         );
-        self.inner.permits.close();
-        self.inner
-            .readers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
         // The last connection to close folds the log in and removes it: until then the file alone is not the store.
         let threads = std::mem::take(
             &mut *self
@@ -210,14 +220,10 @@ impl SqliteStore {
         T: Send + 'static,
         F: FnOnce(&Connection) -> SqlResult<T> + Send + 'static,
     {
-        let permit = self
-            .inner
-            .permits
-            .acquire()
-            .await
-            .map_err(|_| StoreError::Closed)?;
+        let permit = Arc::clone(&self.inner.permits).acquire_owned().await;
+        let permit = permit.map_err(|_| StoreError::Closed)?;
         let inner = Arc::clone(&self.inner);
-        let result = tokio::task::spawn_blocking(move || {
+        let read = tokio::task::spawn_blocking(move || {
             let take = || {
                 inner
                     .readers
@@ -234,12 +240,11 @@ impl SqliteStore {
                     .unwrap_or_else(PoisonError::into_inner)
                     .push(conn);
             }
+            // Held to here, also when nobody waits for the result any more: whoever has all permits has all readers.
+            drop(permit);
             result
-        })
-        .await
-        .map_err(|e| StoreError::Io(e.to_string()))?;
-        drop(permit);
-        result
+        });
+        read.await.map_err(|e| StoreError::Io(e.to_string()))?
     }
 }
 
