@@ -1,7 +1,7 @@
 //! How a route is declared: once, for the router and for the OpenAPI document.
 //!
 //! A declaration holds the handler and everything a client has to know: who may call, what is read, what is answered.
-//! [`super::router`] is a list of them, [`super::openapi`] turns the list into a document; so nothing is served that is
+//! [`mod@super::router`] is a list of them, [`mod@super::openapi`] turns the list into a document; so nothing is served that is
 //! not described, and nothing is described that is not served. Types are named, never described: their schemas come
 //! from the structs that are read and written.
 //!

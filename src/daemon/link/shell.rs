@@ -2,28 +2,28 @@
 
 use std::time::{Duration, SystemTime};
 
-use futures::FutureExt;
-use futures::future::BoxFuture;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::HubUrl;
 use crate::core::client::{Cause, DialFailure, Input, LinkClient, LinkState, Output};
 use crate::core::fallback::{Fallback, FallbackConfig, Route};
 use crate::daemon::clock::{self, Clock};
 use crate::daemon::credentials::Credentials;
-use crate::daemon::dial::{Event, Reader, Writer};
+use crate::daemon::dial::Event;
 use crate::daemon::retry_timer;
 use crate::daemon::store::Incoming;
-use crate::domain::{Code, Ts};
+use crate::domain::Ts;
 use crate::wire::CloseCode;
 
 use super::lane::{Done, Lane, Work};
-use super::poll::Poll;
 use super::transport::Transport;
 use super::{Command, LinkParts, LinkStatus};
+
+mod dialing;
+
+use dialing::{Dialing, Opened, ready};
 
 /// How often the clocks are looked at for a sleep of the machine.
 const TICK: Duration = Duration::from_secs(1);
@@ -31,15 +31,6 @@ const TICK: Duration = Duration::from_secs(1);
 const LOOKED_MS: u64 = 500;
 /// How long a stop may take: the last frames, the close, the commits under way.
 const STOP_TIMEOUT: Duration = Duration::from_secs(4);
-
-/// A transport that came up.
-enum Opened {
-    Socket(Reader, Writer),
-    /// The calls begin with `hello`.
-    Poll(Box<Poll>),
-}
-
-type Dialing = BoxFuture<'static, Result<Opened, DialFailure>>;
 
 pub(super) struct Shell {
     parts: LinkParts,
@@ -258,60 +249,6 @@ impl Shell {
         }
     }
 
-    /// Dials the WebSocket beside the polls.
-    fn probe(&mut self) {
-        self.probe_at = None;
-        let offset_ms = self.shown.hub_offset_ms;
-        let dial = self.dialing(Route::WebSocket, offset_ms);
-        let within = Duration::from_millis(self.parts.config.connect_timeout_ms);
-        self.probing = Some(
-            async move {
-                let timed_out = DialFailure::Network {
-                    detail: "the connection did not come up in time".to_owned(),
-                };
-                timeout(within, dial).await.unwrap_or(Err(timed_out))
-            }
-            .boxed(),
-        );
-    }
-
-    /// The WebSocket beside the polls is open, and takes their place; or it is not, and is tried again later.
-    fn probed(&mut self, probed: Result<Opened, DialFailure>) {
-        self.probing = None;
-        let polls = self.route == Route::LongPoll && self.welcomed;
-        match probed {
-            Ok(opened) => {
-                let Some(old) = self.transport.take_if(|_| polls) else {
-                    return;
-                };
-                tracing::info!("the WebSocket is open; going over to it from the polls");
-                old.close(CloseCode::Normal, "moved".to_owned());
-                self.route = Route::WebSocket;
-                self.welcomed = false;
-                self.install(opened);
-                self.machine.moved(self.clock.now());
-            }
-            Err(failure) => {
-                tracing::debug!(?failure, "the WebSocket is still blocked");
-                self.fallback.probe_failed(&failure);
-                self.arm_probe();
-            }
-        }
-    }
-
-    fn arm_probe(&mut self) {
-        let wait = retry_timer::delay(self.fallback.probe_after());
-        self.probe_at = Some(Instant::now() + wait);
-    }
-
-    /// A transport ended before `welcome`, without a word of the hub.
-    fn led_nowhere(&mut self) {
-        match self.route {
-            Route::WebSocket => self.fallback.upgrade_swallowed(),
-            Route::LongPoll => self.fallback.session_failed(),
-        }
-    }
-
     /// Notes the `welcome` of this transport.
     fn note_welcome(&mut self) {
         if !self.welcomed && self.machine.status().generation.is_some() {
@@ -475,97 +412,6 @@ impl Shell {
         }
     }
 
-    fn dial(&mut self, hub_offset_ms: i64) {
-        self.taking_over |= Credentials::is_take_over_asked(&self.parts.credentials);
-        self.shown.retry_at = None;
-        self.shown.hub_offset_ms = hub_offset_ms;
-        self.transport = None;
-        self.probing = None;
-        self.route = self.fallback.route();
-        self.welcomed = false;
-        self.dialing = Some(self.dialing(self.route, hub_offset_ms));
-    }
-
-    /// A dial of this route.
-    fn dialing(&mut self, route: Route, hub_offset_ms: i64) -> Dialing {
-        let dialer = self.parts.dialer.clone();
-        match self.identify() {
-            Ok((credentials, hub)) if route == Route::LongPoll => {
-                let poll = Poll {
-                    http: self.parts.http.clone(),
-                    hub,
-                    credentials,
-                    offset_ms: hub_offset_ms.into(),
-                    interval: self.parts.poll_interval,
-                };
-                std::future::ready(Ok(Opened::Poll(Box::new(poll)))).boxed()
-            }
-            Ok((credentials, hub)) => async move {
-                let now = clock::wall().plus(hub_offset_ms);
-                let token = credentials.mint(now).map_err(|e| DialFailure::Refused {
-                    code: Code::TokenInvalid.as_str().to_owned(),
-                    message: e.to_string(),
-                    hub_offset_ms: None,
-                    retry_after_s: None,
-                })?;
-                let (reader, writer) = dialer.dial(&hub, &token).await?;
-                Ok(Opened::Socket(reader, writer))
-            }
-            .boxed(),
-            Err(failure) => std::future::ready(Err(failure)).boxed(),
-        }
-    }
-
-    /// Whether the hub refused for good, and a login was made since.
-    fn has_new_credentials(&self) -> bool {
-        let refused = matches!(self.machine.status().cause, Some(Cause::Fatal { .. }));
-        refused && Credentials::written_at(&self.parts.credentials) != self.enrolled_at
-    }
-
-    /// Who this device is, as its files say now.
-    fn identify(&mut self) -> Result<(Credentials, HubUrl), DialFailure> {
-        let refused = |code: Code, message: String| DialFailure::Refused {
-            code: code.as_str().to_owned(),
-            message,
-            hub_offset_ms: None,
-            retry_after_s: None,
-        };
-        self.enrolled_at = Credentials::written_at(&self.parts.credentials);
-        let credentials = Credentials::load(&self.parts.credentials)
-            .map_err(|e| refused(Code::TokenInvalid, e.to_string()))?
-            .ok_or_else(|| {
-                let message = "this device is not enrolled at a hub".to_owned();
-                refused(Code::TokenMissing, message)
-            })?;
-        let hub = self
-            .parts
-            .hub
-            .as_ref()
-            .unwrap_or(&credentials.enrolment.hub);
-        let hub = hub.clone();
-        self.shown.hub = Some(hub.to_string());
-        self.shown.device = Some(credentials.enrolment.device.to_string());
-        Ok((credentials, hub))
-    }
-
-    fn renew(&mut self) {
-        let now = clock::wall().plus(self.shown.hub_offset_ms);
-        let minted = match self.identify() {
-            Ok((credentials, _)) => credentials.mint(now).map_err(|e| e.to_string()),
-            Err(failure) => Err(format!("{failure:?}")),
-        };
-        match minted {
-            Ok(token) => {
-                let token = Input::Token(token.expose().to_owned());
-                self.machine.handle(token, self.clock.now());
-            }
-            // The machine asks again; the hub closes the link if it never comes.
-            Err(error) => {
-                tracing::warn!(%error, "the connection's credential could not be renewed")
-            }
-        }
-    }
-
     fn written(&mut self, write: impl FnOnce(&Transport) -> bool) {
         if let Some(transport) = &self.transport
             && !write(transport)
@@ -633,13 +479,6 @@ impl Shell {
         if timeout(STOP_TIMEOUT, end).await.is_err() {
             tracing::warn!("the link was cut: the hub did not close in time");
         }
-    }
-}
-
-async fn ready(dialing: &mut Option<Dialing>) -> Result<Opened, DialFailure> {
-    match dialing {
-        Some(dialing) => dialing.await,
-        None => std::future::pending().await,
     }
 }
 
