@@ -285,10 +285,10 @@ mod tests {
             seen: 0,
             still: Duration::ZERO,
         };
-        // As `watch` cuts it: an hour of sleep is two looks long.
+        // As `watch` cuts it: an hour of sleep is two looks long, so 38 of them are a stall.
         let passed = Duration::from_secs(3_600).min(2 * LOOK);
         assert!(!watched.look(passed, stall));
-        assert!((0..43).all(|_| !watched.look(passed, stall)));
+        assert!((0..36).all(|_| !watched.look(passed, stall)));
         assert!(watched.look(passed, stall));
         watched.beat.beat();
         assert!(!watched.look(passed, stall));
