@@ -10,6 +10,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
+use super::{SOON, watch};
+
 /// What becomes of a CONNECT.
 #[derive(Debug, Clone)]
 pub(crate) enum Answer {
@@ -135,10 +137,12 @@ impl Tinyproxy {
             let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let port = free.local_addr().unwrap().port();
             drop(free);
-            let config = dir.join("tinyproxy.conf");
+            let (config, log) = (dir.join("tinyproxy.conf"), dir.join("tinyproxy.log"));
+            // What an earlier try wrote says nothing about this one.
+            drop(std::fs::remove_file(&log));
             let text = format!(
-                "Port {port}\nListen 127.0.0.1\nTimeout 600\nMaxClients 50\nLogLevel Connect\nLogFile \"{}\"\n{lines}\n",
-                dir.join("tinyproxy.log").display()
+                "Port {port}\nListen 127.0.0.1\nTimeout 600\nMaxClients 50\nLogLevel Info\nLogFile \"{}\"\n{lines}\n",
+                log.display()
             );
             std::fs::write(&config, text).unwrap();
             let child = tokio::process::Command::new("tinyproxy")
@@ -152,23 +156,23 @@ impl Tinyproxy {
                 .spawn()
                 .expect("tinyproxy, which tests/run installs");
             let mut proxy = Self { port, child };
-            if proxy.listens().await {
+            if proxy.listens(dir, &log).await {
                 return proxy;
             }
         }
         panic!("tinyproxy does not start");
     }
 
-    /// Waits until it takes connections; whether it does.
-    async fn listens(&mut self) -> bool {
-        loop {
-            if TcpStream::connect(("127.0.0.1", self.port)).await.is_ok() {
-                return true;
-            }
-            tokio::select! {
-                _ = self.child.wait() => return false,
-                () = tokio::time::sleep(std::time::Duration::from_millis(20)) => {}
-            }
+    /// Waits until it takes connections, as its log says; whether it does.
+    async fn listens(&mut self, dir: &Path, log: &Path) -> bool {
+        let log = log.to_owned();
+        let ready = watch::until(dir, SOON, move || {
+            let text = std::fs::read_to_string(&log).unwrap_or_default();
+            text.contains("Accepting connections").then_some(())
+        });
+        tokio::select! {
+            _ = self.child.wait() => false,
+            () = ready => true,
         }
     }
 }

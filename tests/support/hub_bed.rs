@@ -9,6 +9,8 @@ use remote_collab::hub::{self, AdminCall, HubConfig, HubHandle, Rate};
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
+use super::sse;
+
 /// The deadline of every wait.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -156,6 +158,11 @@ impl HubBed {
                 .json(body),
         )
         .await
+    }
+
+    /// Waits until a task or a message of the account `default` is as wanted.
+    pub(crate) async fn becomes(&self, path: &str, want: impl Fn(&Value) -> bool) -> Value {
+        sse::becomes(&self.http, &self.hub.url(), &self.token, path, want).await
     }
 
     /// Enrols a device of this name in the account `default`.

@@ -28,7 +28,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 /// How long a clean stop may take.
 pub(crate) const STOP: Duration = Duration::from_secs(10);
 /// Time between two looks at another process, which cannot call back.
-const LOOK: Duration = Duration::from_millis(20);
+pub(crate) const LOOK: Duration = Duration::from_millis(20);
 /// Lines of each log that a failed test shows.
 const SHOWN: usize = 40;
 

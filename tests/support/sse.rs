@@ -4,7 +4,7 @@ use reqwest::Response;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::hub_bed::DEADLINE;
+use super::hub_bed::{DEADLINE, read};
 
 /// An event as a reader sees it.
 #[derive(Debug, Clone, PartialEq)]
@@ -99,5 +99,26 @@ impl Sse {
     /// Waits for a sign of life.
     pub(crate) async fn beat(&mut self) {
         assert_eq!(self.block().await, Some(None));
+    }
+}
+
+/// Looks at a task or a message again at every event of the account until it is as wanted: nothing that happens to one
+/// happens without an event.
+pub(crate) async fn becomes(
+    client: &reqwest::Client,
+    hub: &str,
+    token: &str,
+    path: &str,
+    want: impl Fn(&Value) -> bool,
+) -> Value {
+    // Opened before the first look, so that no change falls between.
+    let mut events = Sse::open(client.get(format!("{hub}/events")).bearer_auth(token)).await;
+    loop {
+        let asked = client.get(format!("{hub}{path}")).bearer_auth(token);
+        let v = read(asked).await.ok(200);
+        if want(&v) {
+            return v;
+        }
+        assert!(events.next().await.is_some(), "it does not happen: {v}");
     }
 }

@@ -22,19 +22,6 @@ async fn post(bed: &HubBed, text: &str) -> Value {
         .ok(202)
 }
 
-/// Polls until the item looks as wanted.
-pub(crate) async fn becomes(bed: &HubBed, url: &str, want: impl Fn(&Value) -> bool) -> Value {
-    let deadline = tokio::time::Instant::now() + DEADLINE;
-    loop {
-        let v = bed.get(url).await.ok(200);
-        if want(&v) {
-            return v;
-        }
-        assert!(tokio::time::Instant::now() < deadline, "{v}");
-        tokio::task::yield_now().await;
-    }
-}
-
 fn stages(v: &Value) -> Vec<&str> {
     let all = v["receipts"].as_array().unwrap();
     all.iter().map(|r| r["stage"].as_str().unwrap()).collect()
@@ -67,7 +54,7 @@ async fn an_ack_makes_a_receipt_and_moves_only_the_cursor() {
     let url = task["url"].as_str().unwrap();
     let seq = ws.expect("deliver").await["seq"].as_u64().unwrap();
     ws.ack(seq).await;
-    let v = becomes(&bed, url, |v| v["status"] == "delivered").await;
+    let v = bed.becomes(url, |v| v["status"] == "delivered").await;
     assert_eq!(stages(&v), ["accepted", "on_device"]);
     drop(ws);
     // A device that stands at its cursor gets nothing again; one that lost its queue gets it.
@@ -129,7 +116,7 @@ async fn reports_make_the_task_and_are_taken_once() {
             (json!(3), json!("invalid_field"))
         ]
     );
-    let v = becomes(&bed, url, |v| stages(v).contains(&"on_device")).await;
+    let v = bed.becomes(url, |v| stages(v).contains(&"on_device")).await;
     assert_eq!(
         (&v["status"], &v["result"]["text"]),
         (&json!("completed"), &json!("done"))

@@ -125,19 +125,6 @@ async fn until<F: Future<Output = bool>>(mut holds: impl FnMut() -> F) {
     }
 }
 
-/// Polls until the item looks as wanted.
-async fn becomes(bed: &HubBed, url: &str, want: impl Fn(&Value) -> bool) -> Value {
-    let deadline = tokio::time::Instant::now() + DEADLINE;
-    loop {
-        let v = bed.get(url).await.ok(200);
-        if want(&v) {
-            return v;
-        }
-        assert!(tokio::time::Instant::now() < deadline, "{v}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
-
 fn url(v: &Value) -> &str {
     v["url"].as_str().unwrap()
 }
@@ -232,7 +219,7 @@ async fn what_was_on_the_wire_is_called_off_by_its_device_alone_and_asked_for_on
     dev.status(&t["id"], "cancelled").await;
     let done = dev.receipt(&wish["envelope"]["id"], json!({"stage": "done"}));
     assert_eq!(done.await, None);
-    let v = becomes(&bed, url(&t), |v| v["status"] == "cancelled").await;
+    let v = bed.becomes(url(&t), |v| v["status"] == "cancelled").await;
     assert!(v.get("cancel_requested_at").is_none());
     // The wish was answered: nothing is left to deliver.
     drop(dev);
@@ -465,7 +452,7 @@ async fn an_undelivered_task_expires_in_time_and_is_never_delivered() {
     let bed = impatient_bed().await;
     let device = bed.enrol("d").await;
     let t = task(&bed, &json!({"task": "x", "expires_in_s": 1})).await;
-    let v = becomes(&bed, url(&t), |v| v["status"] == "expired").await;
+    let v = bed.becomes(url(&t), |v| v["status"] == "expired").await;
     assert_eq!(v["receipts"][1]["stage"], "expired");
     let mut dev = Dev::connect(&bed, &device, &Value::Null).await;
     assert!(dev.rows.is_empty());
@@ -489,7 +476,7 @@ async fn a_run_of_a_silent_device_is_interrupted_and_its_late_result_still_count
     dev.status(&t["id"], "running").await;
     let cursor = dev.cursor(&row);
     dev.leave(&bed, &device).await;
-    let v = becomes(&bed, url(&t), |v| v["status"] == "interrupted").await;
+    let v = bed.becomes(url(&t), |v| v["status"] == "interrupted").await;
     assert_eq!(v["reason"], "device_silent");
     // The device finished while nobody heard it; its outbox kept the reports.
     let mut dev = Dev::connect(&bed, &device, &cursor).await;
@@ -515,7 +502,7 @@ async fn a_retry_after_silence_fences_the_old_run_and_calls_it_off() {
     dev.status(&t["id"], "running").await;
     let cursor = dev.cursor(&row);
     dev.leave(&bed, &device).await;
-    becomes(&bed, url(&t), |v| v["status"] == "interrupted").await;
+    bed.becomes(url(&t), |v| v["status"] == "interrupted").await;
     retry(&bed, &t, &json!({})).await.ok(202);
     let mut dev = Dev::connect(&bed, &device, &cursor).await;
     assert_eq!(kinds(&dev.rows), ["cancel", "task"]);
@@ -535,9 +522,11 @@ async fn a_message_that_its_device_took_along_ends_and_the_devices_late_word_win
     let row = dev.deliver().await;
     dev.ack(&row).await;
     let cursor = dev.cursor(&row);
-    becomes(&bed, url(&m), |v| v["status"] == "on_device").await;
+    bed.becomes(url(&m), |v| v["status"] == "on_device").await;
     dev.leave(&bed, &device).await;
-    let v = becomes(&bed, url(&m), |v| v["status"] == "undeliverable").await;
+    let v = bed
+        .becomes(url(&m), |v| v["status"] == "undeliverable")
+        .await;
     let receipts = v["receipts"].as_array().unwrap();
     assert_eq!(receipts.last().unwrap()["reason"], "device_silent");
     let mut dev = Dev::connect(&bed, &device, &cursor).await;
@@ -760,7 +749,8 @@ async fn an_envelope_whose_ack_was_lost_is_offered_again_at_once() {
     let first = task(&bed, &json!({"task": "1"})).await;
     let row = dev.deliver().await;
     dev.ack(&row).await;
-    becomes(&bed, url(&first), |v| v["status"] == "delivered").await;
+    bed.becomes(url(&first), |v| v["status"] == "delivered")
+        .await;
     let cursor = dev.cursor(&row);
     let second = task(&bed, &json!({"task": "2"})).await;
     dev.deliver().await;
@@ -777,7 +767,8 @@ async fn an_envelope_whose_ack_was_lost_is_offered_again_at_once() {
     assert_eq!(dev.ws.end().await, ("superseded".to_owned(), 4409));
     let row = back.rows[0].clone();
     back.ack(&row).await;
-    becomes(&bed, url(&second), |v| v["status"] == "delivered").await;
+    bed.becomes(url(&second), |v| v["status"] == "delivered")
+        .await;
 }
 
 /// A write lock on the hub's store, held from outside until dropped.

@@ -9,7 +9,6 @@ use remote_collab::wire::{DeviceFrame, Resume};
 use serde_json::{Value, json};
 
 use crate::daemon_link::{Device, enrolled};
-use crate::hub_socket::becomes;
 use crate::support::hub_bed::HubBed;
 use crate::support::queue_db;
 use crate::support::sites::{DeviceSite, HubSite, stages};
@@ -222,10 +221,12 @@ async fn the_mail_of_a_revoked_device_ends_in_bounded_time_also_what_it_had() {
         .await;
     assert!((200..300).contains(&revoked.status), "{revoked:?}");
     let ended = |v: &Value| stages(v).contains(&"undeliverable");
-    becomes(&bed, &had, ended).await;
-    let v = becomes(&bed, &waits, |v| v["status"] == "rejected").await;
+    bed.becomes(&had, ended).await;
+    let v = bed.becomes(&waits, |v| v["status"] == "rejected").await;
     assert_eq!(v["reason"], "device_revoked", "{v}");
-    let v = becomes(&bed, &running, |v| v["status"] == "interrupted").await;
+    let v = bed
+        .becomes(&running, |v| v["status"] == "interrupted")
+        .await;
     assert_eq!(v["reason"], "device_revoked", "{v}");
 }
 

@@ -23,7 +23,8 @@ use crate::fake_hub::{FakeHub, Refusal};
 use crate::support::connect_proxy::{Answer, ConnectProxy, Tinyproxy};
 use crate::support::hub_bed::{ALL_SCOPES, DEADLINE, HubBed, read, token};
 use crate::support::private_ca::PrivateCa;
-use crate::support::sites::{Machine, Process};
+use crate::support::sites::{LOOK, Machine, Process};
+use crate::support::sse::becomes;
 
 const USER: &str = "robot";
 const PASSWORD: &str = "p%2Dss-1f6e0c";
@@ -140,7 +141,7 @@ impl Laptop {
                 if status["link"]["state"] == state {
                     return status;
                 }
-                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                tokio::time::sleep(LOOK).await;
             }
         };
         timeout(DEADLINE, seen).await.expect("the state in time")
@@ -180,19 +181,9 @@ async fn a_device_whose_only_way_out_is_a_proxy_logs_in_and_gets_its_mail() {
         .as_str()
         .unwrap()
         .to_owned();
-    let arrived = async {
-        loop {
-            let asked = producer.get(format!("{}/messages/{id}", bed.url()));
-            let message = read(asked.bearer_auth(&token)).await.body;
-            if message.to_string().contains("on_device") {
-                return;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-        }
-    };
-    timeout(DEADLINE, arrived)
-        .await
-        .expect("the message in time");
+    let on_device = |m: &Value| m.to_string().contains("on_device");
+    let path = format!("/messages/{id}");
+    becomes(&producer, &bed.url().to_string(), &token, &path, on_device).await;
     daemon.terminate().await;
 
     let heads = beyond.heads();
