@@ -11,6 +11,7 @@
 pub(crate) mod address;
 mod client;
 mod plan;
+mod room;
 mod worker;
 
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! Makes the calls that are owed: one at a time per item, a few per host, some in all.
+//! Makes the calls that are owed: one at a time per item, as far as there is room ([`super::room`]).
 //!
 //! What is owed stands in the store; the worker holds it in memory, too. The outcome of a call is written only if its
 //! record still stands: when it was dropped meanwhile, with its account, nothing of it comes back. A call that panics
@@ -16,6 +16,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use super::client::{Call, Caller};
 use super::plan::{Outcome, Verdict, judge};
+use super::room::Room;
 use super::{HookRecord, HookState, PREFIX, Shared, put_state, signature, state_key};
 use crate::auth::crypto::random;
 use crate::domain::{AccountId, EnvelopeId, WallMs};
@@ -23,9 +24,6 @@ use crate::hub::clock::wall;
 use crate::hub::records;
 use crate::hub::store::{Commit, Expect, Op, Records, StoreError};
 
-/// Calls under way: in all, and to one host.
-const IN_ALL: usize = 16;
-const PER_HOST: usize = 4;
 /// Time between two looks into the store for what was not told.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 /// Calls that are held in memory; the others are read when there is room.
@@ -43,7 +41,7 @@ struct Worker {
     /// What is owed, in order per item.
     owed: BTreeMap<ItemKey, BTreeMap<String, HookRecord>>,
     busy: HashSet<ItemKey>,
-    hosts: HashMap<String, usize>,
+    room: Room,
     calls: JoinSet<After>,
     /// Whose the calls under way are.
     under_way: HashMap<Id, UnderWay>,
@@ -82,7 +80,7 @@ pub(crate) async fn run(hub: Shared) {
         caller: Arc::new(caller),
         owed: BTreeMap::new(),
         busy: HashSet::new(),
-        hosts: HashMap::new(),
+        room: Room::default(),
         calls: JoinSet::new(),
         under_way: HashMap::new(),
     };
@@ -173,8 +171,7 @@ impl Worker {
     fn count(&self) {
         let mut waiting = HashMap::new();
         for (item, calls) in &self.owed {
-            let account = item.split('/').next().unwrap_or_default();
-            *waiting.entry(account.to_owned()).or_default() += calls.len();
+            *waiting.entry(account(item).to_owned()).or_default() += calls.len();
         }
         let shared = &self.hub.webhooks.waiting;
         *shared.lock().unwrap_or_else(PoisonError::into_inner) = waiting;
@@ -200,15 +197,10 @@ impl Worker {
         }
         due.sort_by_key(|(at, ..)| *at);
         for (_, item, key, record) in due {
-            if self.calls.len() >= IN_ALL {
-                break;
-            }
             let host = host(&record.url);
-            let to_host = self.hosts.entry(host.clone()).or_default();
-            if *to_host >= PER_HOST {
+            if !self.room.take(account(&item), &host) {
                 continue;
             }
-            *to_host += 1;
             self.busy.insert(item.clone());
             let (hub, caller) = (Arc::clone(&self.hub), Arc::clone(&self.caller));
             let call = UnderWay { item, host, key };
@@ -227,12 +219,7 @@ impl Worker {
             return;
         };
         self.busy.remove(&ended.item);
-        if let Some(n) = self.hosts.get_mut(&ended.host) {
-            *n -= 1;
-            if *n == 0 {
-                self.hosts.remove(&ended.host);
-            }
-        }
+        self.room.give(account(&ended.item), &ended.host);
         let Some(calls) = self.owed.get_mut(&ended.item) else {
             return;
         };
@@ -269,6 +256,11 @@ fn put_off(record: &HookRecord) -> HookRecord {
         next_at: wall().plus(BROKEN_WAIT_MS),
         ..record.clone()
     }
+}
+
+/// Whose item this is.
+fn account(item: &str) -> &str {
+    item.split('/').next().unwrap_or_default()
 }
 
 fn host(url: &str) -> String {
