@@ -137,7 +137,7 @@ pub(crate) struct Effect {
 }
 
 /// Why an effect was not carried out.
-enum Failed {
+pub(crate) enum Failed {
     /// The store did not.
     Store(StoreError),
     /// The request is refused.

@@ -26,6 +26,7 @@ use super::super::body::{read, too_large};
 use super::super::clock::wall;
 use super::super::guard::Caller;
 use super::super::mailbox::stored_item;
+use super::super::once::Failed;
 use super::super::problem::{ApiError, ApiResult};
 use super::super::records::{self, ItemKind, Record};
 use super::super::state::Hub;
@@ -239,23 +240,6 @@ async fn piece(request: Request, asked: &PieceQuery) -> ApiResult<String> {
     }
     String::from_utf8(bytes)
         .map_err(|_| ApiError::field("", "must be UTF-8, cut between characters"))
-}
-
-enum Failed {
-    Store(StoreError),
-    Refused(ApiError),
-}
-
-impl From<StoreError> for Failed {
-    fn from(e: StoreError) -> Self {
-        Self::Store(e)
-    }
-}
-
-impl From<ApiError> for Failed {
-    fn from(e: ApiError) -> Self {
-        Self::Refused(e)
-    }
 }
 
 async fn take(
